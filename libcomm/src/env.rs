@@ -1,0 +1,67 @@
+//! Every environment variable that libcomm reads, in one place.
+//!
+//! The launcher writes them through the same constants, so that the two sides cannot drift apart.
+
+use crate::error::CommError;
+
+/// This rank's number among all ranks of the job, from 0.
+pub const RANK: &str = "PRUN_RANK";
+/// How many ranks the job has: the world size.
+pub const SIZE: &str = "PRUN_SIZE";
+/// This rank's number among the ranks of its node, from 0.
+pub const LOCAL_RANK: &str = "PRUN_LOCAL_RANK";
+/// How many ranks of the job run on this node.
+pub const LOCAL_SIZE: &str = "PRUN_LOCAL_SIZE";
+/// The number of this node in the job, from 0.
+pub const NODE: &str = "PRUN_NODE";
+/// The job's id; the segment carries it too, and a program compares the two before it trusts a descriptor.
+pub const JOB_ID: &str = "PRUN_JOB_ID";
+/// The number of the inherited descriptor of the job's segment.
+pub const SEGMENT_FD: &str = "PRUN_SEGMENT_FD";
+/// The abstract socket, without its leading NUL, from which a program gets the segment when the
+/// descriptor was closed on the way or its number was reused.
+pub const SOCKET: &str = "PRUN_SOCKET";
+/// What is checked while data travels: `off` or `every`.
+pub const VERIFY: &str = "PRUN_VERIFY";
+/// How often this job was started again after a failure.
+pub const RESTART_COUNT: &str = "PRUN_RESTART_COUNT";
+/// How many CPUs the ranks of this node may use together; optional, libcomm finds out by itself.
+pub const USABLE_CPUS: &str = "PRUN_USABLE_CPUS";
+/// The longest that a call may wait for its peers, in milliseconds; unset means as long as they live.
+pub const TIMEOUT_MS: &str = "PRUN_COMM_TIMEOUT_MS";
+/// Forces the algorithm of an AllReduce: `one_shot`, `two_shot` or `ring`.
+pub const ALGO: &str = "PRUN_ALGO";
+/// Test hook: damages one bit on purpose, to prove that verification finds it. See the module `fault`.
+pub const FAULT: &str = "PRUN_FAULT";
+
+/// The text of a variable, `None` where it is unset or empty.
+pub(crate) fn text(name: &'static str) -> Option<String> {
+    let value = std::env::var_os(name)?;
+    let value = value.to_string_lossy().into_owned();
+    (!value.is_empty()).then_some(value)
+}
+
+/// A variable as a number, `None` where it is unset or empty.
+pub(crate) fn number(name: &'static str) -> Result<Option<u64>, CommError> {
+    let Some(value) = text(name) else {
+        return Ok(None);
+    };
+    match value.trim().parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(CommError::Environment {
+            name,
+            value,
+            wanted: "a whole number",
+        }),
+    }
+}
+
+/// A variable as a 32-bit number that must be there.
+pub(crate) fn required(name: &'static str) -> Result<u32, CommError> {
+    let number = number(name)?.ok_or(CommError::MissingVariable { name })?;
+    u32::try_from(number).map_err(|_| CommError::Environment {
+        name,
+        value: number.to_string(),
+        wanted: "a number below 2^32",
+    })
+}

@@ -1,0 +1,220 @@
+//! What can go wrong in a call, for whoever made it: data in the fields, one sentence each.
+
+use std::io;
+
+use crate::node::{AbortReason, RankExit, SegmentError};
+use crate::signature::Signature;
+use crate::types::Operation;
+
+/// Why a call failed.
+///
+/// After an error that concerns the peers (everything but [`InvalidArgument`](CommError::InvalidArgument)) the
+/// communicator cannot be used any more: each later call returns [`Unusable`](CommError::Unusable).
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommError {
+    /// A variable that the launcher sets is missing.
+    #[error(
+        "{name} is not set, although other variables of prun are; start the program with prun, or unset them all"
+    )]
+    MissingVariable {
+        /// Its name.
+        name: &'static str,
+    },
+    /// A variable has a value that makes no sense.
+    #[error("{name} is {value:?}, wanted {wanted}")]
+    Environment {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// The segment cannot be made or is not the right one.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    /// The descriptor is gone and nobody gives out another.
+    #[error("cannot get the shared memory of job {job_id}: {inherited}; {fetched}")]
+    NoSegment {
+        /// The job.
+        job_id: String,
+        /// What was wrong with the inherited descriptor.
+        inherited: String,
+        /// What became of asking the daemon.
+        fetched: String,
+    },
+    /// Another program of the same rank is in the communicator.
+    #[error(
+        "rank {rank} has joined already, as process {pid}: of two libcomm programs of one rank the second can join only after the first has left"
+    )]
+    AlreadyJoined {
+        /// The rank.
+        rank: u32,
+        /// The process that is in.
+        pid: u32,
+    },
+    /// A peer's process ended and it still owed us something.
+    #[error("rank {rank} exited ({exit}) {}{}", if *.joined { "without leaving" } else { "before joining" }, during(.call))]
+    RankExited {
+        /// The peer.
+        rank: u32,
+        /// How it ended.
+        exit: RankExit,
+        /// Whether it had joined.
+        joined: bool,
+        /// The call that waited.
+        call: Option<Signature>,
+    },
+    /// A peer's process is gone although its rank lives on: a wrapper goes on without it.
+    #[error("rank {rank}'s process {pid} is gone without having left{}", during(.call))]
+    RankVanished {
+        /// The peer.
+        rank: u32,
+        /// Its process.
+        pid: u32,
+        /// The call that waited.
+        call: Option<Signature>,
+    },
+    /// A peer left in order, so it will not take part.
+    #[error("rank {rank} has left the communicator{}", during(.call))]
+    RankLeft {
+        /// The peer.
+        rank: u32,
+        /// The call that waited.
+        call: Option<Signature>,
+    },
+    /// A peer's call failed.
+    #[error("rank {rank} failed{}: {why}", during(.call))]
+    PeerFailed {
+        /// The peer.
+        rank: u32,
+        /// What it said.
+        why: String,
+        /// The call that waited.
+        call: Option<Signature>,
+    },
+    /// The job is being ended.
+    #[error("the job is being ended: {reason}{}", during(.call))]
+    Aborted {
+        /// Why.
+        reason: AbortReason,
+        /// The call that waited.
+        call: Option<Signature>,
+    },
+    /// The deadline passed.
+    #[error("waited {waited_ms} ms for rank {rank}{}", during(.call))]
+    Timeout {
+        /// The peer waited for.
+        rank: u32,
+        /// How long.
+        waited_ms: u64,
+        /// The call that waited.
+        call: Option<Signature>,
+    },
+    /// The ranks called different things.
+    #[error("the ranks called different things: rank {rank_a} made {a}, rank {rank_b} made {b}")]
+    Mismatch {
+        /// One rank.
+        rank_a: u32,
+        /// What it called.
+        a: Signature,
+        /// Another one.
+        rank_b: u32,
+        /// What that one called.
+        b: Signature,
+    },
+    /// Data changed on its way.
+    #[error(
+        "{call}: chunk {chunk} changed between rank {from} and rank {to} (checksum {sent:016x} sent, {arrived:016x} arrived)"
+    )]
+    ChunkCorrupt {
+        /// The call.
+        call: Signature,
+        /// Who sent.
+        from: u32,
+        /// Who received.
+        to: u32,
+        /// Which chunk of the call, from 0.
+        chunk: u64,
+        /// The sender's checksum.
+        sent: u64,
+        /// The receiver's.
+        arrived: u64,
+    },
+    /// The ranks' results are not the same.
+    #[error(
+        "{call}: the results of rank {rank_a} and rank {rank_b} differ (checksums {sum_a:016x} and {sum_b:016x}), first in chunk {chunk}"
+    )]
+    ResultsDiffer {
+        /// The call.
+        call: Signature,
+        /// One rank.
+        rank_a: u32,
+        /// Its checksum.
+        sum_a: u64,
+        /// Another one.
+        rank_b: u32,
+        /// That one's.
+        sum_b: u64,
+        /// The first chunk that differs.
+        chunk: u64,
+    },
+    /// The arguments make no sense; nothing was sent and the communicator is as before.
+    #[error("{operation}: {why}")]
+    InvalidArgument {
+        /// What was called.
+        operation: Operation,
+        /// What is wrong.
+        why: String,
+    },
+    /// An earlier call failed, so this one was not tried.
+    #[error("the communicator cannot be used any more: {because}")]
+    Unusable {
+        /// The earlier error.
+        because: String,
+    },
+    /// The communicator was inherited over fork.
+    #[error(
+        "this process is a fork of the one that joined: only that one can use its communicator"
+    )]
+    Forked,
+    /// A bug in libcomm, caught at its border.
+    #[error("libcomm failed: {0}")]
+    Internal(String),
+}
+
+fn during(call: &Option<Signature>) -> String {
+    call.map_or(String::new(), |call| format!(" during {call}"))
+}
+
+impl CommError {
+    pub(crate) fn invalid(operation: Operation, why: impl Into<String>) -> CommError {
+        CommError::InvalidArgument {
+            operation,
+            why: why.into(),
+        }
+    }
+
+    pub(crate) fn no_segment(
+        job_id: &str,
+        inherited: impl ToString,
+        fetched: Option<io::Error>,
+    ) -> CommError {
+        let fetched = match fetched {
+            None => format!(
+                "{} is not set either, so nobody can be asked for it",
+                crate::env::SOCKET
+            ),
+            Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                "the job's daemon is gone".to_owned()
+            }
+            Some(error) => format!("asking the job's daemon for it: {error}"),
+        };
+        CommError::NoSegment {
+            job_id: job_id.to_owned(),
+            inherited: inherited.to_string(),
+            fetched,
+        }
+    }
+}

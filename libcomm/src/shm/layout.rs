@@ -1,0 +1,236 @@
+//! What lies where in the segment. The README beside this file draws it.
+//!
+//! Freshly made memory is all zero, and zero is the right first value of every word here except the
+//! identity, so that making a segment touches one page, whatever the number of ranks.
+
+use super::atomic::{AtomicU32, AtomicU64};
+
+/// First eight bytes of a segment.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"libcomm\x01");
+/// Raised with every change of this file that an older libcomm would misread.
+pub const LAYOUT_VERSION: u32 = 1;
+/// The longest job id, in bytes.
+pub const JOB_ID_BYTES: usize = 128;
+/// Most ranks that one segment serves.
+pub const MAX_RANKS: u32 = 4096;
+/// Parts of the segment begin at multiples of this.
+pub const PAGE: usize = 4096;
+/// Words that different processes write lie this far apart: two cache lines, since they are fetched in pairs.
+pub const LINE: usize = 128;
+
+/// How many of a rank's last calls are kept.
+pub const RECORDS: usize = if cfg!(loom) { 1 } else { 64 };
+/// Bytes of a rank's mailbox, in words of eight.
+pub const MAILBOX_WORDS: usize = if cfg!(loom) { 1 } else { 64 };
+/// Bytes of a rank's error text, in words of eight.
+pub const TEXT_WORDS: usize = if cfg!(loom) { 1 } else { 64 };
+/// Bytes of the reason in a rank's verdict on an exchange, in words of eight.
+pub const VERDICT_WORDS: usize = if cfg!(loom) { 1 } else { 31 };
+/// CPUs of a rank's affinity mask, 64 a word.
+pub const CPU_WORDS: usize = if cfg!(loom) { 1 } else { 16 };
+
+/// Who this segment is for; written once by its maker before anyone else can see it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Identity {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`LAYOUT_VERSION`].
+    pub layout_version: u32,
+    /// Ranks of the job.
+    pub world_size: u32,
+    /// Ranks of the job on this node: how many blocks and slots follow.
+    pub local_size: u32,
+    /// Bytes of data that one slot holds.
+    pub chunk_bytes: u32,
+    /// Bytes of the whole segment.
+    pub total_bytes: u64,
+    /// Used bytes of `job_id`.
+    pub job_id_bytes: u32,
+    /// Unused, zero.
+    pub reserved: u32,
+    /// The job's id.
+    pub job_id: [u8; JOB_ID_BYTES],
+}
+
+/// One value on lines of its own.
+#[repr(C, align(128))]
+pub struct Line<T>(pub T);
+
+/// What all share; the words are explained in the README.
+#[repr(C)]
+pub struct Shared {
+    /// Why the job is being ended, 0 while it is not. Alone on its line, since GPU kernels watch it too.
+    pub abort: Line<AtomicU32>,
+    /// Grows with each thing that a waiter may have to learn: an exit, a failure, a join, a leave, an abort.
+    pub news: Line<AtomicU32>,
+    /// How often a program joined, all ranks and generations together.
+    pub joins: Line<AtomicU32>,
+    /// How many waiters sleep or are about to.
+    pub sleepers: Line<AtomicU32>,
+}
+
+/// Where a rank stands. Written by the rank alone.
+#[repr(C, align(128))]
+pub struct Status {
+    /// 2g - 1 while the rank is in generation g, 2g once it left it; 0 before the first.
+    pub session: AtomicU32,
+    /// The generation in which a call of this rank failed, 0 for none; `text` says why.
+    pub failed: AtomicU32,
+    /// The joined process.
+    pub pid: AtomicU32,
+    /// Bytes of `text` that are used.
+    pub text_bytes: AtomicU32,
+    /// When that process started, in clock ticks since boot: tells it from a later owner of its number.
+    pub pid_started: AtomicU64,
+    /// The pid namespace in which `pid` counts.
+    pub pid_namespace: AtomicU64,
+    /// Calls started plus calls ended.
+    pub activity: AtomicU64,
+}
+
+/// The hot line: how far a rank is, and in what call. Written by the rank alone.
+#[repr(C, align(128))]
+pub struct Control {
+    /// Generation in the upper 16 bits, below it how many steps the rank has posted in that generation.
+    pub posted: AtomicU64,
+    /// What the rank called, by parity of the call number.
+    pub signature: [[AtomicU64; 3]; 2],
+}
+
+/// How a sleeping rank is woken. `waiting_for` is written by the rank, `count` by whoever wakes it.
+#[repr(C, align(128))]
+pub struct Bell {
+    /// The word slept on.
+    pub count: AtomicU32,
+    /// Local rank + 1 of the peer waited for, 0 for none.
+    pub waiting_for: AtomicU32,
+}
+
+/// Answer of a rank on what it was to open. Written by the rank alone.
+#[repr(C, align(128))]
+pub struct Verdict {
+    /// 0: all opened. Otherwise local rank + 1 of the peer whose thing would not open.
+    pub failed_peer: AtomicU32,
+    /// Bytes of `text` that are used.
+    pub text_bytes: AtomicU32,
+    /// Why not.
+    pub text: [AtomicU64; VERDICT_WORDS],
+}
+
+/// One of a rank's last calls. Written by the rank alone, read by rankd at any time.
+#[repr(C)]
+pub struct Record {
+    /// Call number, 0 while the rest is being written.
+    pub number: AtomicU64,
+    /// Operation, type, op, state and root, packed.
+    pub kind: AtomicU64,
+    /// Elements.
+    pub count: AtomicU64,
+    /// Start, in nanoseconds of CLOCK_MONOTONIC.
+    pub started: AtomicU64,
+    /// End, the same; 0 while it runs.
+    pub ended: AtomicU64,
+    /// Generation of the call.
+    pub generation: AtomicU64,
+    /// Unused, zero.
+    pub reserved: [AtomicU64; 2],
+}
+
+/// All that belongs to one rank, except its slots.
+#[repr(C, align(4096))]
+pub struct RankBlock {
+    /// Where it stands.
+    pub status: Status,
+    /// How far it is.
+    pub control: Control,
+    /// How to wake it.
+    pub bell: Bell,
+    /// The CPUs that it may use.
+    pub cpus: Line<[AtomicU64; CPU_WORDS]>,
+    /// Why its call failed.
+    pub text: Line<[AtomicU64; TEXT_WORDS]>,
+    /// What it publishes in an exchange.
+    pub mailbox: Line<[AtomicU64; MAILBOX_WORDS]>,
+    /// How the exchange went for it.
+    pub verdict: Verdict,
+    /// Its last calls.
+    pub records: Line<[Record; RECORDS]>,
+}
+
+/// Where the shared lines begin.
+pub const SHARED_AT: usize = 512;
+/// Where the exit words begin: one a rank, all written by rankd, so that 256 exits touch one page.
+pub const EXITS_AT: usize = PAGE;
+
+#[cfg(not(loom))]
+const _: () = {
+    use std::mem::{offset_of, size_of};
+    assert!(size_of::<Identity>() == 40 + JOB_ID_BYTES && size_of::<Identity>() <= SHARED_AT);
+    assert!(offset_of!(Identity, job_id) == 40);
+    assert!(offset_of!(Shared, abort) == 0 && offset_of!(Shared, news) == LINE);
+    assert!(offset_of!(Shared, joins) == 2 * LINE && offset_of!(Shared, sleepers) == 3 * LINE);
+    assert!(SHARED_AT + size_of::<Shared>() <= EXITS_AT);
+    assert!(
+        size_of::<Control>() == LINE && size_of::<Status>() == LINE && size_of::<Bell>() == LINE
+    );
+    assert!(offset_of!(RankBlock, control) == 128 && offset_of!(RankBlock, bell) == 256);
+    assert!(offset_of!(RankBlock, cpus) == 384 && offset_of!(RankBlock, text) == 512);
+    assert!(offset_of!(RankBlock, mailbox) == 1024 && offset_of!(RankBlock, verdict) == 1536);
+    assert!(size_of::<Verdict>() == 256 && offset_of!(RankBlock, records) == 1792);
+    assert!(size_of::<Record>() == 64 && size_of::<RankBlock>() == 2 * PAGE);
+};
+
+/// Sizes and offsets that follow from the number of ranks and the chunk size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Ranks on this node.
+    pub ranks: usize,
+    /// Bytes of data in one slot.
+    pub chunk_bytes: usize,
+}
+
+impl Geometry {
+    /// Data that one slot holds unless a test asks for less. Two slots a rank stay inside the second-level
+    /// cache of today's cores, and the cost of a step is small beside the copy.
+    pub const DEFAULT_CHUNK_BYTES: usize = 256 * 1024;
+
+    /// Each rank's share of a chunk must be a whole number of lines of 64 bytes and at least one.
+    pub fn new(ranks: u32, chunk_bytes: usize) -> Geometry {
+        let ranks = ranks as usize;
+        Geometry {
+            ranks,
+            chunk_bytes: chunk_bytes.max(64 * ranks).next_multiple_of(64),
+        }
+    }
+
+    /// Bytes before the first rank block: identity, shared lines, exit words.
+    pub fn blocks_at(&self) -> usize {
+        EXITS_AT + (4 * self.ranks).next_multiple_of(PAGE)
+    }
+
+    /// Where the slots begin, which is also all that rankd maps.
+    pub fn slots_at(&self) -> usize {
+        self.blocks_at() + self.ranks * size_of::<RankBlock>()
+    }
+
+    /// From one slot to the next: the chunk, the reduced share of an earlier chunk, and their checksums.
+    pub fn slot_bytes(&self) -> usize {
+        (2 * self.chunk_bytes + 8 * (self.ranks + 1)).next_multiple_of(PAGE) + 192
+    }
+
+    /// Both slots of one rank. The odd 192 bytes a slot keep ranks apart in the cache's sets.
+    pub fn part_bytes(&self) -> usize {
+        (2 * self.slot_bytes()).next_multiple_of(PAGE)
+    }
+
+    /// Where rank `rank`'s two slots begin.
+    pub fn part_at(&self, rank: usize) -> usize {
+        self.slots_at() + rank * self.part_bytes()
+    }
+
+    /// Bytes of the whole segment.
+    pub fn total_bytes(&self) -> usize {
+        self.part_at(self.ranks)
+    }
+}
