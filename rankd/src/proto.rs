@@ -29,6 +29,8 @@ pub struct NodePlan {
     pub stall_ms: Option<u64>,
     /// Put the ranks into a cgroup of their own where that is allowed.
     pub use_cgroup: bool,
+    /// Soft and hard limit on open files that prun was started with; the ranks get it back.
+    pub open_files: (u64, u64),
 }
 
 /// A program, as `execve` wants it.
@@ -53,4 +55,139 @@ pub struct RankPlan {
     pub cpus: Option<Vec<usize>>,
     /// Make its standard input its controlling terminal (a pty).
     pub controlling_terminal: bool,
+}
+
+/// prun to rankd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToNode {
+    /// Pass this signal on to every rank's process group; a rank that is stopped is continued when the
+    /// signal asks it to end, since it could not see it otherwise.
+    Signal(i32),
+    /// Stop every rank (SIGTSTP, then SIGSTOP where that did not stop it) and answer [`FromNode::Stopped`].
+    Stop,
+    /// Let stopped ranks go on.
+    Continue,
+    /// SIGKILL every process of the job on this node, wherever it has hidden.
+    Kill,
+    /// Answer with [`FromNode::Report`].
+    AskReport,
+}
+
+/// rankd to prun.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum FromNode {
+    /// rankd runs; its ranks follow.
+    Ready {
+        /// rankd's process id.
+        pid: i32,
+        /// Whether the ranks have a cgroup of their own.
+        cgroup: bool,
+    },
+    /// A rank's program runs.
+    Started {
+        /// Which rank.
+        rank: u32,
+        /// Its process id.
+        pid: i32,
+    },
+    /// A rank's program could not be started. Sent once: no further rank is started after it.
+    StartFailed {
+        /// The first rank that failed.
+        rank: u32,
+        /// Why, in one or two sentences.
+        reason: String,
+        /// 126 or 127, as shells do; 125 where the fault is prun's or the machine's.
+        code: i32,
+    },
+    /// A rank's process ended. The order of these messages is the kernel's order of the deaths.
+    Exited {
+        /// Which rank.
+        rank: u32,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it used.
+        usage: Usage,
+    },
+    /// All ranks are stopped.
+    Stopped,
+    /// What each rank that joined libcomm did last.
+    Report {
+        /// Why this comes.
+        why: ReportReason,
+        /// One entry a rank, by local rank.
+        ranks: Vec<RankReport>,
+    },
+    /// Processes that outlived their ranks, now being ended.
+    Leftovers(Vec<Leftover>),
+    /// Somebody sent rankd itself a signal that asks it to end; the ranks are being ended.
+    Asked(i32),
+    /// The keeper is gone, so nobody would clean up after rankd; the ranks are being ended.
+    KeeperGone,
+    /// Nothing of the job is left on this node. The last message.
+    Empty,
+}
+
+/// Why a [`FromNode::Report`] comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReportReason {
+    /// prun asked.
+    Asked,
+    /// A rank failed.
+    Failure,
+    /// No libcomm call moved for so many milliseconds while one was running.
+    Stalled {
+        /// How long.
+        ms: u64,
+    },
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExitStatus {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+        /// Whether it left a core dump.
+        core: bool,
+    },
+}
+
+impl ExitStatus {
+    /// The code a shell would give: its own, or 128 + signal.
+    pub fn shell_code(self) -> i32 {
+        match self {
+            ExitStatus::Code(code) => code,
+            ExitStatus::Signal { signal, .. } => 128 + signal,
+        }
+    }
+
+    /// Exit code 0.
+    pub fn is_success(self) -> bool {
+        self == ExitStatus::Code(0)
+    }
+}
+
+/// What a rank used, as the kernel counted it; its reaped children included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Largest resident set, KiB.
+    pub max_rss_kib: u64,
+    /// CPU time in user mode, microseconds.
+    pub user_us: u64,
+    /// CPU time in the kernel, microseconds.
+    pub system_us: u64,
+}
+
+/// A process that outlived its rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leftover {
+    /// Its process id.
+    pub pid: i32,
+    /// Its name, as `ps` shows it.
+    pub name: String,
+    /// The rank it came from, where its environment tells.
+    pub rank: Option<u32>,
 }
