@@ -6,3 +6,5 @@
 #![forbid(unsafe_code)]
 
 pub mod job;
+pub(crate) mod input;
+pub mod output;
