@@ -1,0 +1,3 @@
+//! What prun tells programs: JSON lines.
+
+pub mod jsonl;
