@@ -48,11 +48,7 @@ pub(crate) fn number(name: &'static str) -> Result<Option<u64>, CommError> {
     };
     match value.trim().parse() {
         Ok(number) => Ok(Some(number)),
-        Err(_) => Err(CommError::Environment {
-            name,
-            value,
-            wanted: "a whole number",
-        }),
+        Err(_) => Err(CommError::Environment { name, value, wanted: "a whole number" }),
     }
 }
 

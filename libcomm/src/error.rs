@@ -14,9 +14,7 @@ use crate::types::Operation;
 #[non_exhaustive]
 pub enum CommError {
     /// A variable that the launcher sets is missing.
-    #[error(
-        "{name} is not set, although other variables of prun are; start the program with prun, or unset them all"
-    )]
+    #[error("{name} is not set, although other variables of prun are; start the program with prun, or unset them all")]
     MissingVariable {
         /// Its name.
         name: &'static str,
@@ -175,9 +173,7 @@ pub enum CommError {
         because: String,
     },
     /// The communicator was inherited over fork.
-    #[error(
-        "this process is a fork of the one that joined: only that one can use its communicator"
-    )]
+    #[error("this process is a fork of the one that joined: only that one can use its communicator")]
     Forked,
     /// A bug in libcomm, caught at its border.
     #[error("libcomm failed: {0}")]
@@ -190,31 +186,15 @@ fn during(call: &Option<Signature>) -> String {
 
 impl CommError {
     pub(crate) fn invalid(operation: Operation, why: impl Into<String>) -> CommError {
-        CommError::InvalidArgument {
-            operation,
-            why: why.into(),
-        }
+        CommError::InvalidArgument { operation, why: why.into() }
     }
 
-    pub(crate) fn no_segment(
-        job_id: &str,
-        inherited: impl ToString,
-        fetched: Option<io::Error>,
-    ) -> CommError {
+    pub(crate) fn no_segment(job_id: &str, inherited: impl ToString, fetched: Option<io::Error>) -> CommError {
         let fetched = match fetched {
-            None => format!(
-                "{} is not set either, so nobody can be asked for it",
-                crate::env::SOCKET
-            ),
-            Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                "the job's daemon is gone".to_owned()
-            }
+            None => format!("{} is not set either, so nobody can be asked for it", crate::env::SOCKET),
+            Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => "the job's daemon is gone".to_owned(),
             Some(error) => format!("asking the job's daemon for it: {error}"),
         };
-        CommError::NoSegment {
-            job_id: job_id.to_owned(),
-            inherited: inherited.to_string(),
-            fetched,
-        }
+        CommError::NoSegment { job_id: job_id.to_owned(), inherited: inherited.to_string(), fetched }
     }
 }

@@ -38,17 +38,9 @@ impl JoinServer {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )?;
-        net::bind(
-            &listener,
-            &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-        )?;
+        net::bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
         net::listen(&listener, 1024)?;
-        Ok(JoinServer {
-            listener,
-            name,
-            job_id: job_id.to_owned(),
-            uid,
-        })
+        Ok(JoinServer { listener, name, job_id: job_id.to_owned(), uid })
     }
 
     /// The abstract name, without its leading NUL: the value of [`crate::env::SOCKET`].
@@ -78,8 +70,7 @@ impl JoinServer {
     }
 
     fn belongs_to_us(&self, client: &OwnedFd, from: Option<&SocketAddrUnix>) -> bool {
-        let same_user =
-            sockopt::socket_peercred(client).is_ok_and(|peer| peer.uid.as_raw() == self.uid);
+        let same_user = sockopt::socket_peercred(client).is_ok_and(|peer| peer.uid.as_raw() == self.uid);
         let prefix = client_prefix(&self.job_id);
         let named = from.and_then(|address| address.abstract_name());
         same_user && named.is_some_and(|name| name.starts_with(prefix.as_bytes()))
@@ -105,52 +96,23 @@ fn answer(client: BorrowedFd<'_>, segment: Option<BorrowedFd<'_>>) -> rustix::io
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    net::sendmsg(
-        client,
-        &[IoSlice::new(&[byte])],
-        &mut control,
-        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
-    )
+    net::sendmsg(client, &[IoSlice::new(&[byte])], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
 /// Asks the daemon at `name` for the segment of `job_id`. Waits ten seconds at most.
 pub(crate) fn fetch(name: &str, job_id: &str) -> io::Result<OwnedFd> {
-    let socket = net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let own_name = format!("{}{:016x}", client_prefix(job_id), random()?);
-    net::bind(
-        &socket,
-        &SocketAddrUnix::new_abstract_name(own_name.as_bytes())?,
-    )?;
-    sockopt::set_socket_timeout(
-        &socket,
-        sockopt::Timeout::Recv,
-        Some(Duration::from_secs(10)),
-    )?;
-    sockopt::set_socket_timeout(
-        &socket,
-        sockopt::Timeout::Send,
-        Some(Duration::from_secs(10)),
-    )?;
-    net::connect(
-        &socket,
-        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-    )?;
+    net::bind(&socket, &SocketAddrUnix::new_abstract_name(own_name.as_bytes())?)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_secs(10)))?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(Duration::from_secs(10)))?;
+    net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
 
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let received = loop {
-        match net::recvmsg(
-            &socket,
-            &mut [IoSliceMut::new(&mut byte)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        ) {
+        match net::recvmsg(&socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
             other => break other?,
         }
@@ -161,13 +123,9 @@ pub(crate) fn fetch(name: &str, job_id: &str) -> io::Result<OwnedFd> {
     });
     match fd {
         Some(fd) => Ok(fd),
-        None if received.bytes == 1 && byte[0] == REFUSED => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "this process does not belong to the job",
-        )),
-        None => Err(io::Error::new(
-            io::ErrorKind::UnexpectedEof,
-            "the daemon closed the connection",
-        )),
+        None if received.bytes == 1 && byte[0] == REFUSED => {
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, "this process does not belong to the job"))
+        }
+        None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed the connection")),
     }
 }

@@ -1,13 +1,54 @@
-//! libcomm.
+//! Collectives between the processes of one machine.
+//!
+//! ```
+//! use comm::{Comm, Op};
+//!
+//! let comm = Comm::init()?; // under prun: one of its ranks; alone: rank 0 of 1
+//! let mut gradients = vec![comm.rank() as f32; 1000];
+//! comm.all_reduce_in_place(&mut gradients, Op::Avg)?;
+//! comm.finalize()?;
+//! # Ok::<(), comm::CommError>(())
+//! ```
+//!
+//! Where to look: [`Comm`] has the calls, [`CommError`] what can go wrong, [`env`](mod@env) the variables that are
+//! read, [`node`] the daemon's side. The shared memory is described in `shm/README.md` and proven by the
+//! tests beside it; who sends what to whom is in `collectives/`, how a chunk travels in `protocol/`.
+//! The C interface is `include/libcomm.h`.
 
+mod bootstrap;
+mod capi;
+mod choose;
+mod collectives;
+mod comm;
+mod element;
 pub mod env;
 mod error;
+pub mod fault;
+mod fork_guard;
 mod handover;
 pub mod node;
-mod shm;
+mod numa;
+mod process;
+mod protocol;
+mod settings;
+#[doc(hidden)]
+pub mod shm;
 mod signature;
 mod types;
+mod usable_cpus;
+mod verify;
 
+pub use choose::Algorithm;
+pub use comm::Comm;
+pub use element::Element;
 pub use error::CommError;
 pub use signature::Signature;
 pub use types::{DataType, Op, Operation};
+pub use verify::Verify;
+
+#[doc(hidden)]
+pub use collectives::reference;
+#[doc(hidden)]
+pub use settings::Settings;
+#[doc(hidden)]
+pub use shm::mailbox::{Exchanged, Refusal};

@@ -31,17 +31,8 @@ impl JobSegment {
     ///
     /// Costs four system calls and one touched page, whatever the number of ranks: the memory is sparse, and all
     /// but the identity starts as zero.
-    pub fn create(
-        job_id: &str,
-        world_size: u32,
-        local_size: u32,
-    ) -> Result<JobSegment, SegmentError> {
-        JobSegment::create_with_chunks(
-            job_id,
-            world_size,
-            local_size,
-            Geometry::DEFAULT_CHUNK_BYTES,
-        )
+    pub fn create(job_id: &str, world_size: u32, local_size: u32) -> Result<JobSegment, SegmentError> {
+        JobSegment::create_with_chunks(job_id, world_size, local_size, Geometry::DEFAULT_CHUNK_BYTES)
     }
 
     /// The same with another chunk size, so that tests meet many chunk edges with little data.
@@ -93,18 +84,10 @@ impl JobSegment {
             return 0;
         }
         let of = |block: &crate::shm::layout::RankBlock| {
-            let (activity, posted) = (
-                block.status.activity.load(Relaxed),
-                block.control.posted.load(Relaxed),
-            );
+            let (activity, posted) = (block.status.activity.load(Relaxed), block.control.posted.load(Relaxed));
             activity.wrapping_add(posted)
         };
-        self.mapping
-            .view()
-            .ranks
-            .iter()
-            .map(of)
-            .fold(0, u64::wrapping_add)
+        self.mapping.view().ranks.iter().map(of).fold(0, u64::wrapping_add)
     }
 
     /// Whether any rank has ever joined: if not, nobody linked libcomm, or nobody came that far.
@@ -118,20 +101,12 @@ impl JobSegment {
         let block = &view.ranks[local_rank as usize];
         let session = block.status.session.load(Acquire);
         let generation = session.div_ceil(2);
-        let failed = block.status.failed.load(Acquire) == generation && generation != 0;
-        let error = failed.then(|| {
-            text::load_text(
-                &block.text.0,
-                block.status.text_bytes.load(Relaxed) as usize,
-            )
-        });
+        let error_bytes = block.status.text_bytes.load(Acquire) as usize;
+        let error = (error_bytes != 0).then(|| text::load_text(&block.text.0, error_bytes));
         let waiting_for = block.bell.waiting_for.load(Relaxed).checked_sub(1);
         let now = recorder::now_ns();
-        let mut calls: Vec<CallReport> = view
-            .recorded(local_rank)
-            .iter()
-            .map(|call| CallReport::of(call, now))
-            .collect();
+        let mut calls: Vec<CallReport> =
+            view.recorded(local_rank).iter().map(|call| CallReport::of(call, now)).collect();
         if let Some(last) = calls.last_mut() {
             match last.state {
                 CallState::Running => last.waiting_for = waiting_for,
@@ -228,13 +203,7 @@ pub struct CallReport {
 
 impl CallReport {
     fn of(call: &recorder::Recorded, now_ns: u64) -> CallReport {
-        let recorder::Recorded {
-            signature,
-            state,
-            generation,
-            started_ns,
-            ended_ns,
-        } = *call;
+        let recorder::Recorded { signature, state, generation, started_ns, ended_ns } = *call;
         CallReport {
             number: signature.number,
             generation,
@@ -246,8 +215,7 @@ impl CallReport {
             state,
             waiting_for: None,
             since_ms: now_ns.saturating_sub(started_ns) / 1_000_000,
-            took_us: (state != CallState::Running)
-                .then(|| ended_ns.saturating_sub(started_ns) / 1000),
+            took_us: (state != CallState::Running).then(|| ended_ns.saturating_sub(started_ns) / 1000),
             error: None,
         }
     }
@@ -255,32 +223,11 @@ impl CallReport {
 
 impl fmt::Display for CallReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CallReport {
-            number,
-            operation,
-            count,
-            data_type,
-            op,
-            root,
-            ..
-        } = *self;
-        write!(
-            f,
-            "{}",
-            crate::signature::Signature {
-                number,
-                operation,
-                data_type,
-                op,
-                root,
-                count
-            }
-        )?;
+        let CallReport { number, operation, count, data_type, op, root, .. } = *self;
+        write!(f, "{}", crate::signature::Signature { number, operation, data_type, op, root, count })?;
         let since = self.since_ms as f64 / 1000.0;
         match (self.state, self.waiting_for) {
-            (CallState::Running, Some(rank)) => {
-                write!(f, ", waits for rank {rank}, since {since:.1} s")?
-            }
+            (CallState::Running, Some(rank)) => write!(f, ", waits for rank {rank}, since {since:.1} s")?,
             (CallState::Running, None) => write!(f, ", runs since {since:.1} s")?,
             (CallState::Done, _) => write!(f, ", done, begun {since:.1} s ago")?,
             (CallState::Failed, _) => write!(f, ", failed, begun {since:.1} s ago")?,

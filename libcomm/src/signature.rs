@@ -42,14 +42,7 @@ impl Signature {
         let data_type = DataType::from_number((kind >> 8) as u8);
         let op = Op::from_number((kind >> 16) as u8);
         let root = ((kind >> 32) as u32).checked_sub(1);
-        Some(Signature {
-            number,
-            operation,
-            data_type,
-            op,
-            root,
-            count,
-        })
+        Some(Signature { number, operation, data_type, op, root, count })
     }
 }
 

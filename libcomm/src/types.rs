@@ -27,17 +27,9 @@ impl Operation {
     /// From its number in shared memory.
     pub(crate) fn from_number(number: u8) -> Option<Operation> {
         use Operation::*;
-        [
-            Barrier,
-            AllReduce,
-            Broadcast,
-            AllGather,
-            ReduceScatter,
-            Exchange,
-            Finalize,
-        ]
-        .into_iter()
-        .find(|o| *o as u8 == number)
+        [Barrier, AllReduce, Broadcast, AllGather, ReduceScatter, Exchange, Finalize]
+            .into_iter()
+            .find(|o| *o as u8 == number)
     }
 }
 

@@ -129,11 +129,7 @@ impl View<'_> {
     /// A waiter that slept before learns it from its bell; one that is about to sleep has announced itself in
     /// `sleepers` before it looks at `news`, so either it sees our news or we see it.
     pub(crate) fn set_abort(&self, reason: AbortReason) {
-        let _ = self
-            .shared
-            .abort
-            .0
-            .compare_exchange(0, reason.to_word(), Release, Relaxed);
+        let _ = self.shared.abort.0.compare_exchange(0, reason.to_word(), Release, Relaxed);
         self.tell_all();
     }
 
@@ -148,8 +144,8 @@ impl View<'_> {
     pub(crate) fn record_exit(&self, rank: u32, exit: RankExit) {
         self.exits[rank as usize].store(exit.to_word(), Release);
         // A segment that nobody joined is not looked at: each block would cost a page.
-        let was_in = self.shared.joins.0.load(Acquire) != 0
-            && self.ranks[rank as usize].status.session.load(Acquire) % 2 == 1;
+        let was_in =
+            self.shared.joins.0.load(Acquire) != 0 && self.ranks[rank as usize].status.session.load(Acquire) % 2 == 1;
         match was_in {
             true => self.set_abort(AbortReason::RankExited(rank)),
             false => self.tell_all(),

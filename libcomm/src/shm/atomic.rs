@@ -14,10 +14,7 @@ pub use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 #[cfg(not(loom))]
 pub fn sleep_while(word: &AtomicU32, value: u32, limit: Duration) {
     use rustix::thread::futex;
-    let limit = rustix::time::Timespec {
-        tv_sec: limit.as_secs() as _,
-        tv_nsec: limit.subsec_nanos() as _,
-    };
+    let limit = rustix::time::Timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos() as _ };
     // Not the private kind: the sleepers are other processes. Each way to return (woken, changed, time over,
     // interrupted) means the same here, that the caller looks at its condition again.
     let _ = futex::wait(word, futex::Flags::empty(), value, Some(&limit));

@@ -171,9 +171,7 @@ const _: () = {
     assert!(offset_of!(Shared, abort) == 0 && offset_of!(Shared, news) == LINE);
     assert!(offset_of!(Shared, joins) == 2 * LINE && offset_of!(Shared, sleepers) == 3 * LINE);
     assert!(SHARED_AT + size_of::<Shared>() <= EXITS_AT);
-    assert!(
-        size_of::<Control>() == LINE && size_of::<Status>() == LINE && size_of::<Bell>() == LINE
-    );
+    assert!(size_of::<Control>() == LINE && size_of::<Status>() == LINE && size_of::<Bell>() == LINE);
     assert!(offset_of!(RankBlock, control) == 128 && offset_of!(RankBlock, bell) == 256);
     assert!(offset_of!(RankBlock, cpus) == 384 && offset_of!(RankBlock, text) == 512);
     assert!(offset_of!(RankBlock, mailbox) == 1024 && offset_of!(RankBlock, verdict) == 1536);
@@ -198,10 +196,7 @@ impl Geometry {
     /// Each rank's share of a chunk must be a whole number of lines of 64 bytes and at least one.
     pub fn new(ranks: u32, chunk_bytes: usize) -> Geometry {
         let ranks = ranks as usize;
-        Geometry {
-            ranks,
-            chunk_bytes: chunk_bytes.max(64 * ranks).next_multiple_of(64),
-        }
+        Geometry { ranks, chunk_bytes: chunk_bytes.max(64 * ranks).next_multiple_of(64) }
     }
 
     /// Bytes before the first rank block: identity, shared lines, exit words.

@@ -2,11 +2,15 @@
 
 pub(crate) mod abort;
 pub(crate) mod atomic;
+pub(crate) mod barrier;
 pub(crate) mod bell;
 pub(crate) mod layout;
+pub(crate) mod mailbox;
 pub(crate) mod recorder;
 pub(crate) mod segment;
+pub(crate) mod step;
 pub(crate) mod text;
+pub(crate) mod wait;
 
 use atomic::AtomicU32;
 use layout::{RankBlock, Shared};

@@ -34,13 +34,7 @@ const STATE_SHIFT: u32 = 24;
 
 impl View<'_> {
     /// Notes that `rank` starts a call.
-    pub(crate) fn record_start(
-        &self,
-        rank: u32,
-        generation: u32,
-        signature: &Signature,
-        now_ns: u64,
-    ) {
+    pub(crate) fn record_start(&self, rank: u32, generation: u32, signature: &Signature, now_ns: u64) {
         let block = &self.ranks[rank as usize];
         let record = &block.records.0[signature.number as usize % RECORDS];
         record.number.store(0, Relaxed);
@@ -51,31 +45,16 @@ impl View<'_> {
         record.ended.store(0, Relaxed);
         record.generation.store(u64::from(generation), Relaxed);
         record.number.store(signature.number, Release);
-        block
-            .status
-            .activity
-            .store(block.status.activity.load(Relaxed) + 1, Release);
+        block.status.activity.store(block.status.activity.load(Relaxed) + 1, Release);
     }
 
     /// Notes how that call ended.
-    pub(crate) fn record_end(
-        &self,
-        rank: u32,
-        signature: &Signature,
-        state: CallState,
-        now_ns: u64,
-    ) {
+    pub(crate) fn record_end(&self, rank: u32, signature: &Signature, state: CallState, now_ns: u64) {
         let block = &self.ranks[rank as usize];
         let record = &block.records.0[signature.number as usize % RECORDS];
         record.ended.store(now_ns, Relaxed);
-        record.kind.store(
-            signature.kind_word() | (state as u64) << STATE_SHIFT,
-            Release,
-        );
-        block
-            .status
-            .activity
-            .store(block.status.activity.load(Relaxed) + 1, Release);
+        record.kind.store(signature.kind_word() | (state as u64) << STATE_SHIFT, Release);
+        block.status.activity.store(block.status.activity.load(Relaxed) + 1, Release);
     }
 
     /// The calls of `rank` that are still there, oldest first.
@@ -87,8 +66,7 @@ impl View<'_> {
                 let number = record.number.load(Acquire);
                 let kind = record.kind.load(Acquire);
                 let count = record.count.load(Relaxed);
-                let (started_ns, ended_ns) =
-                    (record.started.load(Relaxed), record.ended.load(Relaxed));
+                let (started_ns, ended_ns) = (record.started.load(Relaxed), record.ended.load(Relaxed));
                 let generation = record.generation.load(Relaxed) as u32;
                 fence(Acquire);
                 if number == 0 || record.number.load(Relaxed) != number {
@@ -99,15 +77,8 @@ impl View<'_> {
                     1 => CallState::Done,
                     _ => CallState::Failed,
                 };
-                let signature =
-                    Signature::from_words([number, kind & !(0xff << STATE_SHIFT), count])?;
-                Some(Recorded {
-                    signature,
-                    state,
-                    generation,
-                    started_ns,
-                    ended_ns,
-                })
+                let signature = Signature::from_words([number, kind & !(0xff << STATE_SHIFT), count])?;
+                Some(Recorded { signature, state, generation, started_ns, ended_ns })
             })
             .collect();
         calls.sort_by_key(|call| (call.generation, call.signature.number));

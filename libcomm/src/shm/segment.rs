@@ -4,9 +4,7 @@
 #![expect(unsafe_code, reason = "maps memory and looks at it as the layout says")]
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
-};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -115,24 +113,11 @@ pub(crate) fn private(job_id: &str) -> Result<Mapping, SegmentError> {
     let (identity, geometry) = identity(job_id, 1, 1, Geometry::DEFAULT_CHUNK_BYTES)?;
     let bytes = geometry.total_bytes();
     // SAFETY: a fresh anonymous mapping, placed by the kernel.
-    let base = unsafe {
-        mmap_anonymous(
-            std::ptr::null_mut(),
-            bytes,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE,
-        )
-    };
+    let base =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
     let base = base.map_err(|cause| SegmentError::Map { bytes, cause })?;
-    let base = NonNull::new(base).ok_or(SegmentError::Map {
-        bytes,
-        cause: Errno::NOMEM,
-    })?;
-    let mapping = Mapping {
-        base,
-        mapped_bytes: bytes,
-        geometry,
-    };
+    let base = NonNull::new(base).ok_or(SegmentError::Map { bytes, cause: Errno::NOMEM })?;
+    let mapping = Mapping { base, mapped_bytes: bytes, geometry };
     mapping.write_identity(identity);
     Ok(mapping)
 }
@@ -140,10 +125,7 @@ pub(crate) fn private(job_id: &str) -> Result<Mapping, SegmentError> {
 /// Maps a segment that someone else made, once its identity says that it is the one of `job_id`.
 pub(crate) fn open(fd: BorrowedFd<'_>, job_id: &str) -> Result<Mapping, SegmentError> {
     use rustix::fd::AsRawFd;
-    let not_ours = |why: String| SegmentError::NotOurs {
-        fd: fd.as_raw_fd(),
-        why,
-    };
+    let not_ours = |why: String| SegmentError::NotOurs { fd: fd.as_raw_fd(), why };
     let seals = fcntl_get_seals(fd).map_err(|_| not_ours("it is no memory file".into()))?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err(not_ours("its size is not sealed".into()));
@@ -154,29 +136,17 @@ pub(crate) fn open(fd: BorrowedFd<'_>, job_id: &str) -> Result<Mapping, SegmentE
     }
     if found.layout_version != layout::LAYOUT_VERSION {
         let (theirs, ours) = (found.layout_version, layout::LAYOUT_VERSION);
-        return Err(not_ours(format!(
-            "its layout is version {theirs}, this libcomm knows version {ours}"
-        )));
+        return Err(not_ours(format!("its layout is version {theirs}, this libcomm knows version {ours}")));
     }
     let id_bytes = (found.job_id_bytes as usize).min(JOB_ID_BYTES);
     let theirs = String::from_utf8_lossy(&found.job_id[..id_bytes]);
     if theirs != job_id {
-        return Err(not_ours(format!(
-            "it belongs to job {theirs}, this is job {job_id}"
-        )));
+        return Err(not_ours(format!("it belongs to job {theirs}, this is job {job_id}")));
     }
     let geometry = Geometry::new(found.local_size, found.chunk_bytes as usize);
-    let bytes = fstat(fd)
-        .map_err(|e| not_ours(format!("fstat: {e}")))?
-        .st_size as u64;
-    if found.local_size == 0
-        || found.local_size > layout::MAX_RANKS
-        || geometry.total_bytes() as u64 != bytes
-    {
-        return Err(not_ours(format!(
-            "its {bytes} bytes do not fit {} ranks",
-            found.local_size
-        )));
+    let bytes = fstat(fd).map_err(|e| not_ours(format!("fstat: {e}")))?.st_size as u64;
+    if found.local_size == 0 || found.local_size > layout::MAX_RANKS || geometry.total_bytes() as u64 != bytes {
+        return Err(not_ours(format!("its {bytes} bytes do not fit {} ranks", found.local_size)));
     }
     Mapping::of(fd, geometry, Part::Whole)
 }
@@ -191,10 +161,7 @@ fn identity(
         return Err(SegmentError::JobIdTooLong(job_id.len()));
     }
     if local_size == 0 || local_size > layout::MAX_RANKS || local_size != world_size {
-        return Err(SegmentError::Ranks {
-            world_size,
-            local_size,
-        });
+        return Err(SegmentError::Ranks { world_size, local_size });
     }
     let geometry = Geometry::new(local_size, chunk_bytes);
     let mut id = [0; JOB_ID_BYTES];
@@ -229,26 +196,11 @@ impl Mapping {
             Part::Whole => geometry.total_bytes(),
         };
         // SAFETY: a fresh shared mapping, placed by the kernel, of a file whose size is sealed at no less.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
-        };
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0) };
         let base = base.map_err(|cause| SegmentError::Map { bytes, cause })?;
-        let base = NonNull::new(base).ok_or(SegmentError::Map {
-            bytes,
-            cause: Errno::NOMEM,
-        })?;
-        Ok(Mapping {
-            base,
-            mapped_bytes: bytes,
-            geometry,
-        })
+        let base = NonNull::new(base).ok_or(SegmentError::Map { bytes, cause: Errno::NOMEM })?;
+        Ok(Mapping { base, mapped_bytes: bytes, geometry })
     }
 
     fn write_identity(&self, identity: Identity) {
@@ -278,18 +230,14 @@ impl Mapping {
             View {
                 shared: &*base.add(layout::SHARED_AT).cast::<Shared>(),
                 exits: std::slice::from_raw_parts(base.add(layout::EXITS_AT).cast(), ranks),
-                ranks: std::slice::from_raw_parts(
-                    base.add(self.geometry.blocks_at()).cast::<RankBlock>(),
-                    ranks,
-                ),
+                ranks: std::slice::from_raw_parts(base.add(self.geometry.blocks_at()).cast::<RankBlock>(), ranks),
             }
         }
     }
 
     /// Slot `parity` of rank `rank`: `slot_bytes` bytes that belong to whoever `step.rs` says.
     pub(crate) fn slot(&self, rank: u32, parity: u64) -> *mut u8 {
-        let at = self.geometry.part_at(rank as usize)
-            + (parity as usize % 2) * self.geometry.slot_bytes();
+        let at = self.geometry.part_at(rank as usize) + (parity as usize % 2) * self.geometry.slot_bytes();
         debug_assert!(at + self.geometry.slot_bytes() <= self.mapped_bytes);
         // SAFETY: inside the mapping, as asserted: only whole mappings are asked for slots.
         unsafe { self.base.as_ptr().cast::<u8>().add(at) }

@@ -18,10 +18,8 @@ pub(crate) fn store(words: &[AtomicU64], bytes: &[u8]) -> usize {
 
 /// Reads `bytes` bytes, or as many as there are.
 pub(crate) fn load(words: &[AtomicU64], bytes: usize) -> Vec<u8> {
-    let mut out: Vec<u8> = words[..bytes.div_ceil(8).min(words.len())]
-        .iter()
-        .flat_map(|word| word.load(Relaxed).to_le_bytes())
-        .collect();
+    let mut out: Vec<u8> =
+        words[..bytes.div_ceil(8).min(words.len())].iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
     out.truncate(bytes);
     out
 }

@@ -1,0 +1,168 @@
+//! Ring: partial results go around, each rank adding its own; then the results go around.
+//!
+//! A block is n shares of up to one chunk. Reduce-scatter, step t = 0 … n - 2: rank r sends share r - t (its own data
+//! first, then what came from the left with its own added) and receives share r - t - 1 from its left neighbour.
+//! After it r holds share r + 1 complete. All-gather, n - 1 more steps: r sends share r + 1 - t and receives share
+//! r - t. Each rank talks to two neighbours only and moves 2 (n - 1) / n of the bytes in and out. 16-bit floats are
+//! rounded at each hop, so two-shot is closer to the true sum; the bits are the same on all ranks, since each
+//! share has one chain.
+#![expect(unsafe_code, reason = "user memory comes as pointers")]
+
+use std::ops::Range;
+
+use crate::collectives::reduce::reduce;
+use crate::collectives::{pieces, share};
+use crate::element::Element;
+use crate::error::CommError;
+use crate::fault::Stage;
+use crate::protocol::simple::{Region, Steps};
+use crate::types::Op;
+
+/// # Safety
+/// As for [`super::run`]. `op` is not an average of integers, whose partial sums do not fit the element.
+pub(super) unsafe fn run<T: Element>(
+    steps: &mut Steps<'_>,
+    send: *const T,
+    recv: *mut T,
+    count: usize,
+    op: Op,
+) -> Result<(), CommError> {
+    let ranks = steps.size() as usize;
+    if count == 0 || ranks == 1 {
+        steps.reclaim()?;
+        steps.post();
+        steps.await_all()?;
+    }
+    let per_block = ranks * (steps.chunk_bytes() / size_of::<T>());
+    for piece in pieces(count, per_block) {
+        // SAFETY: the caller's; blocks lie inside its buffers.
+        unsafe { Block { steps: &mut *steps, send, recv, piece, op }.run()? };
+    }
+    Ok(())
+}
+
+struct Block<'s, 'a, T> {
+    steps: &'s mut Steps<'a>,
+    send: *const T,
+    recv: *mut T,
+    piece: Range<usize>,
+    op: Op,
+}
+
+impl<T: Element> Block<'_, '_, T> {
+    /// Elements of the share that is `back` places before share number `from`.
+    fn share(&self, from: u32, back: u32) -> Range<usize> {
+        let ranks = self.steps.size();
+        let share = share(self.piece.len(), size_of::<T>(), ranks, (from + ranks - back % ranks) % ranks);
+        self.piece.start + share.start..self.piece.start + share.end
+    }
+
+    /// Which of the call's chunks a share is, for messages.
+    fn chunk(&self, share: &Range<usize>) -> u64 {
+        (share.start * size_of::<T>() / self.steps.chunk_bytes()) as u64
+    }
+
+    /// # Safety
+    /// As for [`super::run`], for the piece.
+    unsafe fn run(mut self) -> Result<(), CommError> {
+        let (me, ranks) = (self.steps.rank(), self.steps.size());
+        let size = size_of::<T>();
+        if ranks == 1 {
+            // SAFETY: the caller's.
+            unsafe {
+                std::ptr::copy(self.send.add(self.piece.start), self.recv.add(self.piece.start), self.piece.len())
+            };
+            return Ok(());
+        }
+        let (left, right) = ((me + ranks - 1) % ranks, (me + 1) % ranks);
+        // SAFETY, for all of the steps: shares lie inside the caller's buffers; the slot is reclaimed from the one
+        // rank that reads it; the left one's is read after it has posted. In place, each share of our own data is
+        // used before the result takes its place.
+        for hop in 0..ranks - 1 {
+            self.ready_to_write(right)?;
+            let share = self.share(me, hop);
+            match hop {
+                0 => {
+                    let source = unsafe { self.send.add(share.start) };
+                    unsafe { self.steps.put(Region::Chunk, 0, source.cast(), share.len() * size, 0) };
+                }
+                _ => {
+                    let partial = self.steps.scratch(share.len() * size).cast::<T>();
+                    unsafe {
+                        self.add_own(left, &share, partial, false)?;
+                        self.steps.put(Region::Chunk, 0, partial.cast(), share.len() * size, 0);
+                    }
+                }
+            }
+            unsafe { self.damage(Stage::Chunk, &share) };
+            self.steps.post();
+            self.steps.await_rank(left)?;
+        }
+        for hop in 0..ranks - 1 {
+            self.ready_to_write(right)?;
+            let share = self.share((me + 1) % ranks, hop);
+            let target = unsafe { self.recv.add(share.start) };
+            if hop == 0 {
+                unsafe { self.add_own(left, &share, target, true)? };
+            } // else it was taken from the left one at the end of the last hop
+            unsafe {
+                self.steps.put(Region::Chunk, 0, target.cast(), share.len() * size, 0);
+                self.damage(Stage::Reduced, &share);
+            }
+            self.steps.post();
+            self.steps.await_rank(left)?;
+            let share = self.share(me, hop);
+            let (bytes, chunk) = (share.len() * size, self.chunk(&share));
+            unsafe {
+                let target = self.recv.add(share.start).cast();
+                self.steps.take(left, Region::Chunk, 0, target, bytes, 0, chunk)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first slot of a call may have been read by anyone, in whatever call came before.
+    fn ready_to_write(&mut self, right: u32) -> Result<(), CommError> {
+        match self.steps.greeted() {
+            true => self.steps.reclaim_from(right),
+            false => self.steps.reclaim(),
+        }
+    }
+
+    /// What came from the left for `share`, with our own added, into `target`; finished if it is complete.
+    ///
+    /// # Safety
+    /// `target` is writable for the share, and `left` has posted it.
+    unsafe fn add_own(
+        &mut self,
+        left: u32,
+        share: &Range<usize>,
+        target: *mut T,
+        complete: bool,
+    ) -> Result<(), CommError> {
+        let came = self.steps.peer(left, Region::Chunk, 0);
+        // SAFETY: the caller's; the share lies inside our own data.
+        unsafe {
+            self.steps.check(left, came, share.len() * size_of::<T>(), 0, self.chunk(share))?;
+            let own = self.send.add(share.start);
+            let source = |which| if which == 0 { came.cast() } else { own };
+            let op = if self.op == Op::Avg { Op::Sum } else { self.op };
+            reduce(op, 2, source, share.len(), target);
+            if complete && self.op == Op::Avg {
+                let ranks = self.steps.size();
+                for element in std::slice::from_raw_parts_mut(target, share.len()) {
+                    *element = T::mean(element.wide(), ranks);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The slot of the next step holds `share` and is not yet posted.
+    unsafe fn damage(&self, stage: Stage, share: &Range<usize>) {
+        let slot = self.steps.slot(Region::Chunk, 0);
+        // SAFETY: the caller's.
+        unsafe { self.steps.maybe_damage(stage, self.chunk(share), slot, share.len() * size_of::<T>()) };
+    }
+}

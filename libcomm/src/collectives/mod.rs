@@ -1,0 +1,63 @@
+//! Who sends what to whom: one file a collective, one file an algorithm. How the bytes travel is the protocol's
+//! business.
+
+pub(crate) mod all_gather;
+pub(crate) mod all_reduce;
+pub(crate) mod broadcast;
+pub(crate) mod reduce;
+pub(crate) mod reduce_scatter;
+#[doc(hidden)]
+pub mod reference;
+
+use std::ops::Range;
+
+/// The pieces of `count` elements, `piece` at a time.
+pub(crate) fn pieces(count: usize, piece: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..count.div_ceil(piece)).map(move |number| piece_at(count, piece, number))
+}
+
+/// Piece `number` of them; empty behind the end.
+pub(crate) fn piece_at(count: usize, piece: usize, number: usize) -> Range<usize> {
+    let start = count.min(number * piece);
+    start..count.min(start + piece)
+}
+
+/// Rank `rank`'s share of `count` elements of `bytes` bytes each: equal shares that begin at multiples of 64
+/// bytes, so that no two ranks write one cache line; the last ones are shorter, or empty.
+pub(crate) fn share(count: usize, bytes: usize, ranks: u32, rank: u32) -> Range<usize> {
+    let share = count.div_ceil(ranks as usize).next_multiple_of(64 / bytes);
+    piece_at(count, share, rank as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn shares_cover_all_elements_once_and_begin_at_lines(
+            count in 0usize..5000, bytes in prop::sample::select(vec![1usize, 2, 4, 8]), ranks in 1u32..70,
+        ) {
+            let mut next = 0;
+            for rank in 0..ranks {
+                let share = share(count, bytes, ranks, rank);
+                prop_assert_eq!(share.start, next);
+                prop_assert!(share.is_empty() || share.start * bytes % 64 == 0);
+                next = share.end;
+            }
+            prop_assert_eq!(next, count);
+        }
+
+        #[test]
+        fn pieces_cover_all_elements_once(count in 0usize..5000, piece in 1usize..600) {
+            let mut next = 0;
+            for range in pieces(count, piece) {
+                prop_assert_eq!(range.start, next);
+                prop_assert!(!range.is_empty());
+                next = range.end;
+            }
+            prop_assert_eq!(next, count);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The oracle: each collective in the plainest way, over all ranks' data at once. For tests.
+
+use crate::element::Element;
+use crate::types::Op;
+
+/// What every rank has after an AllReduce of `sends`, reduced in the order of the ranks with one rounding.
+pub fn all_reduce<T: Element>(sends: &[Vec<T>], op: Op) -> Vec<T> {
+    let ranks = sends.len() as u32;
+    let element = |i: usize| {
+        let column = || sends.iter().map(|send| send[i]);
+        let fold = |f: fn(T::Acc, T::Acc) -> T::Acc| column().map(T::widen).reduce(f).map(T::narrow);
+        let reduced = match op {
+            Op::Sum => fold(T::sum),
+            Op::Prod => fold(T::prod),
+            Op::Min => fold(T::min),
+            Op::Max => fold(T::max),
+            Op::Avg => column().map(T::wide).reduce(T::wide_sum).map(|sum| T::mean(sum, ranks)),
+        };
+        reduced.expect("at least one rank")
+    };
+    (0..sends[0].len()).map(element).collect()
+}
+
+/// What rank `rank` has after a ReduceScatter of `sends`.
+pub fn reduce_scatter<T: Element>(sends: &[Vec<T>], op: Op, rank: usize) -> Vec<T> {
+    let count = sends[0].len() / sends.len();
+    all_reduce(sends, op)[rank * count..(rank + 1) * count].to_vec()
+}
+
+/// What every rank has after an AllGather of `sends`.
+pub fn all_gather<T: Element>(sends: &[Vec<T>]) -> Vec<T> {
+    sends.concat()
+}
+
+/// What every rank has after a Broadcast.
+pub fn broadcast<T: Element>(sends: &[Vec<T>], root: usize) -> Vec<T> {
+    sends[root].clone()
+}

@@ -1,0 +1,3 @@
+//! How a chunk travels and is announced; one file each.
+
+pub(crate) mod simple;

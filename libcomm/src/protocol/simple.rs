@@ -1,0 +1,391 @@
+//! Simple: a chunk is copied into a slot, announced by the step's stamp, and copied or reduced out of it.
+//!
+//! One step of rank r: wait until the readers of the slot's last use are done (`reclaim`), fill the slot (`put`,
+//! `slot`), `post`, wait for the ranks whose slots are wanted (`await_all`, `await_rank`), read them (`peer`).
+//! A step moves up to `chunk_bytes` in and out of each slot, plus the share of an earlier chunk that r has reduced.
+//! Data lies in the slot at multiples of 64 bytes; user memory needs the alignment of its element only.
+//!
+//! The first step of a call carries its signature and waits for all, so no byte of a call that the others did not
+//! make is ever used.
+#![expect(unsafe_code, reason = "copies between user memory and slots")]
+
+use std::slice;
+
+use crate::error::CommError;
+use crate::fault::{Fault, Stage};
+use crate::shm::View;
+use crate::shm::atomic::{Relaxed, Release};
+use crate::shm::segment::Mapping;
+use crate::shm::step::Stamp;
+use crate::shm::text;
+use crate::shm::wait::{Stop, Waiter};
+use crate::signature::Signature;
+use crate::verify::checksum;
+
+/// The two places for data in a slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Region {
+    /// Data as its rank has it.
+    Chunk,
+    /// A share that its rank has reduced.
+    Reduced,
+}
+
+/// One call's way through the steps.
+pub(crate) struct Steps<'a> {
+    mapping: &'a Mapping,
+    waiter: &'a Waiter,
+    signature: Signature,
+    generation: u32,
+    /// Steps posted in this generation, by this rank.
+    posted: &'a mut u64,
+    greeted: bool,
+    /// How many steps all have posted, as far as this call knows.
+    all_posted: Option<u64>,
+    verify: bool,
+    fault: Option<Fault>,
+    /// Where a share is reduced to while checksums are on, so that they come from before the copy to the slot.
+    scratch: Vec<u64>,
+}
+
+impl<'a> Steps<'a> {
+    pub(crate) fn new(
+        mapping: &'a Mapping,
+        waiter: &'a Waiter,
+        generation: u32,
+        posted: &'a mut u64,
+        signature: Signature,
+    ) -> Steps<'a> {
+        let scratch = Vec::new();
+        Steps {
+            mapping,
+            waiter,
+            signature,
+            generation,
+            posted,
+            greeted: false,
+            all_posted: None,
+            verify: false,
+            fault: None,
+            scratch,
+        }
+    }
+
+    /// Turns checksums on, and a fault where there is one for this call.
+    pub(crate) fn checking(mut self, verify: bool, fault: Option<Fault>) -> Steps<'a> {
+        self.verify = verify;
+        self.fault = fault.filter(|fault| fault.rank == self.rank() && fault.call == self.signature.number);
+        self
+    }
+
+    pub(crate) fn rank(&self) -> u32 {
+        self.waiter.me()
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.mapping.geometry().ranks as u32
+    }
+
+    pub(crate) fn verifies(&self) -> bool {
+        self.verify
+    }
+
+    /// Whether the call's first step is over, so that all are known to make the same call.
+    pub(crate) fn greeted(&self) -> bool {
+        self.greeted
+    }
+
+    /// Bytes of data that a region holds.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        self.mapping.geometry().chunk_bytes
+    }
+
+    pub(crate) fn view(&self) -> View<'a> {
+        self.mapping.view()
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp::new(self.generation, *self.posted)
+    }
+
+    /// Waits until rank `reader` is done with what this rank's next slot held two steps ago.
+    pub(crate) fn reclaim_from(&self, reader: u32) -> Result<(), CommError> {
+        let done = self.view().await_post(self.waiter, reader, self.stamp());
+        done.map_err(|stop| self.explain(stop))
+    }
+
+    /// The same for all ranks. Free where the last step waited for all.
+    pub(crate) fn reclaim(&mut self) -> Result<(), CommError> {
+        if self.all_posted != Some(*self.posted) {
+            self.view().await_all(self.waiter, self.stamp()).map_err(|stop| self.explain(stop))?;
+            self.all_posted = Some(*self.posted);
+        }
+        Ok(())
+    }
+
+    /// Makes what this rank has put into its slot visible: the step is posted.
+    pub(crate) fn post(&mut self) {
+        let view = self.view();
+        if !self.greeted {
+            // Two calls ago all have read the old signature, for each has since posted the first step of the call
+            // between, which comes after that reading and which we have waited for.
+            let words = &view.ranks[self.rank() as usize].control.signature[self.signature.number as usize % 2];
+            for (word, value) in words.iter().zip(self.signature.to_words()) {
+                word.store(value, Relaxed);
+            }
+        }
+        *self.posted += 1;
+        view.post(self.rank(), self.stamp());
+    }
+
+    /// Waits until all have posted the step.
+    pub(crate) fn await_all(&mut self) -> Result<(), CommError> {
+        self.reclaim()?; // the same question: have all posted as many steps as we have
+        self.greet()
+    }
+
+    /// Waits until `rank` has posted the step; in the first step of a call, until all have.
+    pub(crate) fn await_rank(&mut self, rank: u32) -> Result<(), CommError> {
+        match self.greeted {
+            true => self.reclaim_from(rank),
+            false => self.await_all(),
+        }
+    }
+
+    /// Once a call: compares what all have called.
+    fn greet(&mut self) -> Result<(), CommError> {
+        if self.greeted {
+            return Ok(());
+        }
+        self.greeted = true;
+        let called = |rank: u32| {
+            let words = &self.view().ranks[rank as usize].control.signature[self.signature.number as usize % 2];
+            Signature::from_words([0, 1, 2].map(|i| words[i].load(Relaxed)))
+        };
+        let ours = Some(self.signature);
+        if (0..self.size()).all(|rank| called(rank) == ours) {
+            return Ok(());
+        }
+        // All name the same pair: rank 0 and the first that differs from it.
+        let first = called(0);
+        let other = (1..self.size()).find(|rank| called(*rank) != first).unwrap_or(0);
+        match (first, called(other)) {
+            (Some(a), Some(b)) => Err(CommError::Mismatch { rank_a: 0, a, rank_b: other, b }),
+            _ => Err(CommError::Internal("a signature cannot be read".into())),
+        }
+    }
+
+    /// Where this rank writes `region` of the step that it will post next, at `offset`.
+    pub(crate) fn slot(&self, region: Region, offset: usize) -> *mut u8 {
+        self.place(self.rank(), *self.posted, region, offset)
+    }
+
+    /// Where `rank` wrote `region` in the step that was posted last.
+    pub(crate) fn peer(&self, rank: u32, region: Region, offset: usize) -> *const u8 {
+        self.place(rank, *self.posted - 1, region, offset)
+    }
+
+    fn place(&self, rank: u32, step: u64, region: Region, offset: usize) -> *mut u8 {
+        let base = match region {
+            Region::Chunk => 0,
+            Region::Reduced => self.chunk_bytes(),
+        };
+        debug_assert!(offset <= self.chunk_bytes());
+        // SAFETY: inside the slot, which holds two regions of `chunk_bytes` and then the checksums.
+        unsafe { self.mapping.slot(rank, step).add(base + offset) }
+    }
+
+    /// Where the checksum number `index` of a slot lies: one a rank for its share, then that of the reduced share.
+    fn sum_place(&self, rank: u32, step: u64, index: u32) -> *mut u64 {
+        // SAFETY: as above; a slot begins at a multiple of 64 bytes, and regions are multiples of 64 long.
+        unsafe { self.mapping.slot(rank, step).add(2 * self.chunk_bytes()).cast::<u64>().add(index as usize) }
+    }
+
+    /// Copies a share of a chunk into the slot, as checksum `index` of the step.
+    ///
+    /// # Safety
+    /// `source` is readable for `bytes` bytes, and the slot is reclaimed.
+    pub(crate) unsafe fn put(&mut self, region: Region, offset: usize, source: *const u8, bytes: usize, index: u32) {
+        debug_assert!(offset + bytes <= self.chunk_bytes());
+        // SAFETY: the caller's source; the slot is ours until we post, since its readers are done.
+        unsafe { std::ptr::copy_nonoverlapping(source, self.slot(region, offset), bytes) };
+        if self.verify {
+            // SAFETY: as above.
+            unsafe { *self.sum_place(self.rank(), *self.posted, index) = checksum(bytes_at(source, bytes)) };
+        }
+    }
+
+    /// Fails unless what `rank` put as checksum `index` of the last step is still what it was.
+    ///
+    /// # Safety
+    /// `arrived` is readable for `bytes` bytes, and `rank` has been waited for.
+    pub(crate) unsafe fn check(
+        &self,
+        rank: u32,
+        arrived: *const u8,
+        bytes: usize,
+        index: u32,
+        chunk: u64,
+    ) -> Result<(), CommError> {
+        if !self.verify {
+            return Ok(());
+        }
+        // SAFETY: `rank` has posted and will not write before we post the next step.
+        let sent = unsafe { *self.sum_place(rank, *self.posted - 1, index) };
+        // SAFETY: the caller's.
+        let found = checksum(unsafe { bytes_at(arrived, bytes) });
+        match sent == found {
+            true => Ok(()),
+            false => Err(CommError::ChunkCorrupt {
+                call: self.signature,
+                from: rank,
+                to: self.rank(),
+                chunk,
+                sent,
+                arrived: found,
+            }),
+        }
+    }
+
+    /// Copies what `rank` put into the slot of the last step to user memory, and checks it there.
+    ///
+    /// # Safety
+    /// `target` is writable for `bytes` bytes, and `rank` has been waited for.
+    pub(crate) unsafe fn take(
+        &self,
+        rank: u32,
+        region: Region,
+        offset: usize,
+        target: *mut u8,
+        bytes: usize,
+        index: u32,
+        chunk: u64,
+    ) -> Result<(), CommError> {
+        debug_assert!(offset + bytes <= self.chunk_bytes());
+        // SAFETY: the caller's target; the source is not written before we post the next step.
+        unsafe { std::ptr::copy_nonoverlapping(self.peer(rank, region, offset), target, bytes) };
+        // SAFETY: just written.
+        unsafe { self.check(rank, target, bytes, index, chunk) }
+    }
+
+    /// Room for `bytes` bytes that nobody else sees, aligned for any element.
+    pub(crate) fn scratch(&mut self, bytes: usize) -> *mut u8 {
+        self.scratch.resize(bytes.div_ceil(8), 0);
+        self.scratch.as_mut_ptr().cast()
+    }
+
+    /// Test hook: damages data of `chunk`, if this is the call, the chunk and the stage to do so.
+    ///
+    /// # Safety
+    /// `data` is writable for `bytes` bytes.
+    pub(crate) unsafe fn maybe_damage(&self, stage: Stage, chunk: u64, data: *mut u8, bytes: usize) {
+        if let Some(fault) = self.fault.filter(|fault| fault.stage == stage && fault.chunk == chunk) {
+            // SAFETY: the caller's.
+            fault.strike(unsafe { slice::from_raw_parts_mut(data, bytes) });
+        }
+    }
+
+    /// Compares the result of `bytes` bytes across the ranks, chunk by chunk. Costs a step for each 256 MiB of
+    /// checksums' worth, and nothing while checksums are off.
+    ///
+    /// # Safety
+    /// `result` is valid for `bytes` bytes.
+    pub(crate) unsafe fn compare_results(&mut self, result: *mut u8, bytes: usize) -> Result<(), CommError> {
+        if !self.verify || bytes == 0 {
+            return Ok(());
+        }
+        let chunk_bytes = self.chunk_bytes();
+        let chunks = bytes.div_ceil(chunk_bytes);
+        let per_step = chunk_bytes / 8;
+        for first in (0..chunks).step_by(per_step) {
+            let last = chunks.min(first + per_step);
+            self.reclaim()?;
+            for chunk in first..last {
+                let at = chunk * chunk_bytes;
+                let length = chunk_bytes.min(bytes - at);
+                // SAFETY: inside the result; the slot is reclaimed and holds `per_step` words.
+                unsafe {
+                    self.maybe_damage(Stage::Result, chunk as u64, result.add(at), length);
+                    let sum = checksum(bytes_at(result.add(at), length));
+                    self.slot(Region::Chunk, 8 * (chunk - first)).cast::<u64>().write(sum);
+                }
+            }
+            self.post();
+            self.await_all()?;
+            for chunk in first..last {
+                // SAFETY: all have posted that many words.
+                let sum =
+                    |rank: u32| unsafe { self.peer(rank, Region::Chunk, 8 * (chunk - first)).cast::<u64>().read() };
+                self.compare(chunk as u64, sum)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names the first rank that differs from what most have, and the first of those.
+    fn compare(&self, chunk: u64, sum: impl Fn(u32) -> u64) -> Result<(), CommError> {
+        let ranks = 0..self.size();
+        if ranks.clone().all(|rank| sum(rank) == sum(0)) {
+            return Ok(());
+        }
+        let share = |wanted: u64| ranks.clone().filter(|rank| sum(*rank) == wanted).count();
+        let rank_a = ranks.clone().rev().max_by_key(|rank| share(sum(*rank))).unwrap_or(0);
+        let rank_b = ranks.clone().find(|rank| sum(*rank) != sum(rank_a)).unwrap_or(0);
+        let (sum_a, sum_b) = (sum(rank_a), sum(rank_b));
+        Err(CommError::ResultsDiffer { call: self.signature, rank_a, sum_a, rank_b, sum_b, chunk })
+    }
+
+    /// The error that says that this rank's own result changed after it was made.
+    pub(crate) fn own_result_changed(&self, chunk: u64, sent: u64, arrived: u64) -> CommError {
+        let me = self.rank();
+        CommError::ChunkCorrupt { call: self.signature, from: me, to: me, chunk, sent, arrived }
+    }
+
+    fn explain(&self, stop: Stop) -> CommError {
+        explain(self.view(), stop, Some(self.signature))
+    }
+}
+
+/// The bytes at an address.
+///
+/// # Safety
+/// Readable for `bytes` bytes, and not written while the slice lives.
+pub(crate) unsafe fn bytes_at<'a>(address: *const u8, bytes: usize) -> &'a [u8] {
+    match bytes {
+        0 => &[], // the address may be null
+        // SAFETY: the caller's.
+        _ => unsafe { slice::from_raw_parts(address, bytes) },
+    }
+}
+
+/// Says why a wait ended, for whoever called.
+pub(crate) fn explain(view: View<'_>, stop: Stop, call: Option<Signature>) -> CommError {
+    match stop {
+        Stop::Aborted(reason) => CommError::Aborted { reason, call },
+        Stop::Exited { rank, exit, joined } => CommError::RankExited { rank, exit, joined, call },
+        Stop::Vanished { rank, pid } => CommError::RankVanished { rank, pid, call },
+        Stop::Left { rank } => CommError::RankLeft { rank, call },
+        Stop::Deadline { rank, waited } => CommError::Timeout { rank, waited_ms: waited.as_millis() as u64, call },
+        Stop::Failed { rank } => {
+            let block = &view.ranks[rank as usize];
+            let why = text::load_text(&block.text.0, block.status.text_bytes.load(Relaxed) as usize);
+            CommError::PeerFailed { rank, why, call }
+        }
+    }
+}
+
+/// Tells the peers that this rank's call failed, so that nobody waits for it, and the daemon why.
+///
+/// What the peers see for themselves is not passed on: everyone looks at all exits, failures and the abort word,
+/// so the first failure reaches each of them directly, and not as a tale of who heard it from whom.
+pub(crate) fn publish_failure(view: View<'_>, me: u32, generation: u32, error: &CommError) {
+    let block = &view.ranks[me as usize];
+    let bytes = text::store_text(&block.text.0, &error.to_string());
+    block.status.text_bytes.store(bytes as u32, Release);
+    let seen_by_all =
+        matches!(error, CommError::PeerFailed { .. } | CommError::RankExited { .. } | CommError::Aborted { .. });
+    if !seen_by_all {
+        block.status.failed.store(generation, Release);
+        view.tell_all();
+    }
+}

@@ -1,0 +1,88 @@
+//! What a rank is told by its environment, read once.
+
+use std::time::Duration;
+
+use crate::choose::Algorithm;
+use crate::env;
+use crate::error::CommError;
+use crate::fault::Fault;
+use crate::verify::Verify;
+
+/// What a rank is told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// [`env::RANK`].
+    pub rank: u32,
+    /// [`env::SIZE`].
+    pub size: u32,
+    /// [`env::LOCAL_RANK`].
+    pub local_rank: u32,
+    /// [`env::JOB_ID`].
+    pub job_id: String,
+    /// [`env::TIMEOUT_MS`].
+    pub timeout: Option<Duration>,
+    /// [`env::USABLE_CPUS`].
+    pub usable_cpus: Option<usize>,
+    /// [`env::VERIFY`].
+    pub verify: Verify,
+    /// [`env::ALGO`].
+    pub algorithm: Option<Algorithm>,
+    /// [`env::FAULT`].
+    pub fault: Option<Fault>,
+}
+
+impl Settings {
+    /// Those of rank `rank` of `size`, all else as it is by default.
+    pub fn of(job_id: &str, rank: u32, size: u32) -> Settings {
+        Settings {
+            rank,
+            size,
+            local_rank: rank,
+            job_id: job_id.to_owned(),
+            timeout: None,
+            usable_cpus: None,
+            verify: Verify::Off,
+            algorithm: None,
+            fault: None,
+        }
+    }
+
+    /// From the environment; a program that no launcher started is alone.
+    pub(crate) fn from_env() -> Result<(Settings, bool), CommError> {
+        let launched = [env::RANK, env::SIZE, env::JOB_ID].iter().any(|name| env::text(name).is_some());
+        let mut settings = match launched {
+            true => Settings::of(&job_id()?, env::required(env::RANK)?, env::required(env::SIZE)?),
+            false => Settings::of("alone", 0, 1),
+        };
+        if let Some(local_rank) = env::number(env::LOCAL_RANK)?.filter(|_| launched) {
+            settings.local_rank = u32::try_from(local_rank).unwrap_or(u32::MAX);
+        }
+        if settings.rank >= settings.size || settings.local_rank != settings.rank {
+            let value = format!("{} with {}={}", settings.rank, env::SIZE, settings.size);
+            let wanted = "a rank below the size, the same as the local rank";
+            return Err(CommError::Environment { name: env::RANK, value, wanted });
+        }
+        settings.timeout = env::number(env::TIMEOUT_MS)?.filter(|ms| *ms != 0).map(Duration::from_millis);
+        settings.usable_cpus = env::number(env::USABLE_CPUS)?.map(|cpus| cpus as usize);
+        settings.verify = choice(env::VERIFY, "off, every or full", Verify::parse)?.unwrap_or_default();
+        settings.algorithm = choice(env::ALGO, "one_shot, two_shot or ring", Algorithm::parse)?;
+        settings.fault = env::text(env::FAULT).map(|text| Fault::parse(&text)).transpose()?;
+        Ok((settings, launched))
+    }
+}
+
+fn job_id() -> Result<String, CommError> {
+    env::text(env::JOB_ID).ok_or(CommError::MissingVariable { name: env::JOB_ID })
+}
+
+fn choice<T>(
+    name: &'static str,
+    wanted: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, CommError> {
+    let Some(value) = env::text(name) else { return Ok(None) };
+    match parse(&value) {
+        Some(choice) => Ok(Some(choice)),
+        None => Err(CommError::Environment { name, value, wanted }),
+    }
+}

@@ -1,0 +1,49 @@
+//! Steps: how far each rank is, and with that, whose turn it is to touch a slot.
+//!
+//! Each rank counts the steps that it has posted in the current generation. In step s (from 0) a rank writes its
+//! slot of parity s, then posts: its count becomes s + 1, stored with Release. Whoever has seen that count with
+//! Acquire may read the slot. The writer may use the slot again in step s + 2 once each reader has posted step
+//! s + 1, for a reader does that only after it has read step s; so "may I write" asks for the same count as the
+//! writer's own, and where all wait for all in every step it is true already.
+//!
+//! The generation stands above the count, and a rank posts in a generation only after all have joined it. So a
+//! count of a later generation never satisfies someone who still waits in an earlier one: nobody can have posted
+//! it before that one left.
+
+use super::View;
+use super::atomic::{Acquire, Release};
+use super::wait::{Stop, Waiter};
+
+const COUNT_BITS: u32 = 48;
+
+/// The last generation whose number fits above the count.
+pub(crate) const LAST_GENERATION: u32 = u16::MAX as u32;
+
+/// "`count` steps of `generation` are posted", in one word that only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stamp(u64);
+
+impl Stamp {
+    pub(crate) fn new(generation: u32, count: u64) -> Stamp {
+        debug_assert!(count < 1 << COUNT_BITS && generation <= LAST_GENERATION);
+        Stamp(u64::from(generation) << COUNT_BITS | count)
+    }
+}
+
+impl View<'_> {
+    /// Publishes all that rank `me` has written so far, and wakes who sleeps for it.
+    pub(crate) fn post(&self, me: u32, stamp: Stamp) {
+        self.ranks[me as usize].control.posted.store(stamp.0, Release);
+        self.ring(|waiting_for| waiting_for == me + 1);
+    }
+
+    /// Whether `rank` has come that far. If so, all that it wrote before is visible.
+    pub(crate) fn has_posted(&self, rank: u32, stamp: Stamp) -> bool {
+        self.ranks[rank as usize].control.posted.load(Acquire) >= stamp.0
+    }
+
+    /// Waits until `rank` has come that far.
+    pub(crate) fn await_post(&self, waiter: &Waiter, rank: u32, stamp: Stamp) -> Result<(), Stop> {
+        waiter.wait(*self, rank, || self.has_posted(rank, stamp))
+    }
+}

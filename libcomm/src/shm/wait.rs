@@ -1,0 +1,186 @@
+//! Waiting for a peer: spin while there is a CPU for everyone, then yield, then sleep, and see all the while
+//! whether the peer can still come.
+//!
+//! No wait is endless while rankd lives: it ends with the condition, with an abort, an exit, a failure or a leave
+//! of a rank, or with the deadline where one is set. The condition always wins: what a rank posted before it died
+//! counts.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use super::View;
+use super::abort::{AbortReason, RankExit};
+use super::atomic::{Acquire, Relaxed, relax, yield_now};
+
+/// About 30 µs. Longer waits are for a peer that computes or sleeps, and then the CPU is of use elsewhere.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 2000 };
+const SPINS_PER_CHECK: u32 = 64;
+/// With more ranks than CPUs a peer that is ready runs after a few of these, sooner than a futex wakes.
+const YIELDS: u32 = if cfg!(loom) { 0 } else { 100 };
+/// How long to sleep before looking whether the processes still exist.
+const SLEEP: Duration = Duration::from_millis(50);
+
+/// Why a wait ended without what was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Aborted(AbortReason),
+    Exited { rank: u32, exit: RankExit, joined: bool },
+    Vanished { rank: u32, pid: u32 },
+    Failed { rank: u32 },
+    Left { rank: u32 },
+    Deadline { rank: u32, waited: Duration },
+}
+
+/// One rank's way to wait, in one generation.
+pub(crate) struct Waiter {
+    me: u32,
+    generation: u32,
+    spins: Cell<u32>,
+    /// The longest wait of a call.
+    limit: Option<Duration>,
+    call_began: Cell<Option<Instant>>,
+    /// The count of news up to which nothing was found that ends a wait.
+    seen_news: Cell<u32>,
+}
+
+impl Waiter {
+    pub(crate) fn new(me: u32, generation: u32, limit: Option<Duration>) -> Waiter {
+        Waiter { me, generation, spins: Cell::new(0), limit, call_began: Cell::new(None), seen_news: Cell::new(0) }
+    }
+
+    pub(crate) fn me(&self) -> u32 {
+        self.me
+    }
+
+    /// Allows spinning: there is a CPU for each rank.
+    pub(crate) fn allow_spinning(&self) {
+        self.spins.set(SPINS);
+    }
+
+    /// Starts the deadline of a new call, where there are deadlines.
+    pub(crate) fn begin_call(&self) {
+        self.call_began.set(self.limit.map(|_| Instant::now()));
+    }
+
+    /// Returns once `arrived` is true, which `whom` brings about and then rings for.
+    pub(crate) fn wait(&self, view: View<'_>, whom: u32, arrived: impl Fn() -> bool) -> Result<(), Stop> {
+        if arrived() {
+            return Ok(());
+        }
+        for spin in 1..=self.spins.get() {
+            relax();
+            if arrived() {
+                return Ok(());
+            }
+            if spin % SPINS_PER_CHECK == 0 {
+                self.check(view, whom, &arrived)?;
+            }
+        }
+        for _ in 0..YIELDS {
+            yield_now();
+            if arrived() {
+                return Ok(());
+            }
+            self.check(view, whom, &arrived)?;
+        }
+        self.wait_asleep(view, whom, &arrived)
+    }
+
+    #[cold]
+    fn wait_asleep(&self, view: View<'_>, whom: u32, arrived: &impl Fn() -> bool) -> Result<(), Stop> {
+        let began = Instant::now();
+        let mut looked_for_processes = began;
+        let session = || view.ranks[whom as usize].status.session.load(Acquire);
+        loop {
+            // Read before the look at what they announce: if they have changed when we are about to sleep, we have
+            // something to look at again.
+            let (news, was_in) = (view.shared.news.0.load(Acquire), session());
+            if arrived() {
+                return Ok(());
+            }
+            self.check(view, whom, arrived)?;
+            if cfg!(not(loom)) && looked_for_processes.elapsed() >= 2 * SLEEP {
+                self.look_for_processes(view, whom, arrived)?;
+                looked_for_processes = Instant::now();
+            }
+            let mut nap = SLEEP;
+            if let (Some(limit), Some(call_began)) = (self.limit, self.call_began.get()) {
+                let waited = call_began.elapsed();
+                if waited >= limit {
+                    return Err(Stop::Deadline { rank: whom, waited });
+                }
+                nap = nap.min(limit - waited);
+            }
+            view.sleep(self.me, whom, nap, || {
+                arrived() || view.shared.news.0.load(Acquire) != news || session() != was_in
+            });
+        }
+    }
+
+    /// Whether anything ends this wait. Cheap while there is no news.
+    fn check(&self, view: View<'_>, whom: u32, arrived: &impl Fn() -> bool) -> Result<(), Stop> {
+        match self.trouble(view, whom) {
+            Some(_) if arrived() => Ok(()), // it came before the trouble did
+            Some(stop) => Err(stop),
+            None => Ok(()),
+        }
+    }
+
+    /// The first reason, if any, why waiting for `whom` makes no sense.
+    ///
+    /// An exit names its rank, so it goes before the abort that it causes; a failure says why a rank left.
+    pub(crate) fn trouble(&self, view: View<'_>, whom: u32) -> Option<Stop> {
+        let left = 2 * self.generation;
+        let news = view.shared.news.0.load(Acquire);
+        if news != self.seen_news.get() {
+            let abort = view.abort_reason();
+            let found = self.dead_rank(view).or(abort.map(Stop::Aborted)).or_else(|| self.failed_rank(view));
+            if found.is_some() {
+                return found;
+            }
+            self.seen_news.set(news);
+        }
+        let gone = whom != self.me && view.ranks[whom as usize].status.session.load(Acquire) >= left;
+        if !gone {
+            return None;
+        }
+        // It may have failed and left since we looked at the news.
+        self.failed_rank(view).or(Some(Stop::Left { rank: whom }))
+    }
+
+    /// A rank whose process ended before it left our generation.
+    fn dead_rank(&self, view: View<'_>) -> Option<Stop> {
+        let ranks = view.exits.len() as u32;
+        (0..ranks).filter(|rank| *rank != self.me).find_map(|rank| {
+            let exit = view.exit_of(rank)?;
+            let session = view.ranks[rank as usize].status.session.load(Acquire);
+            let joined = session >= 2 * self.generation - 1;
+            (session < 2 * self.generation).then_some(Stop::Exited { rank, exit, joined })
+        })
+    }
+
+    fn failed_rank(&self, view: View<'_>) -> Option<Stop> {
+        let failed = |rank: &u32| view.ranks[*rank as usize].status.failed.load(Acquire) == self.generation;
+        let ranks = view.ranks.len() as u32;
+        (0..ranks).filter(|rank| *rank != self.me).find(failed).map(|rank| Stop::Failed { rank })
+    }
+
+    /// Finds a joined process that is gone while its rank lives on, because a wrapper goes on without it.
+    fn look_for_processes(&self, view: View<'_>, whom: u32, arrived: &impl Fn() -> bool) -> Result<(), Stop> {
+        let joined = 2 * self.generation - 1;
+        let ranks = view.ranks.len() as u32;
+        for rank in (0..ranks).filter(|rank| *rank != self.me) {
+            let status = &view.ranks[rank as usize].status;
+            let pid = status.pid.load(Relaxed);
+            if status.session.load(Acquire) != joined || crate::process::exists(status) {
+                continue;
+            }
+            std::thread::sleep(Duration::from_millis(10)); // rankd may be about to say how it ended
+            self.check(view, whom, arrived)?;
+            if !arrived() && status.session.load(Acquire) == joined {
+                return Err(Stop::Vanished { rank, pid });
+            }
+        }
+        Ok(())
+    }
+}
