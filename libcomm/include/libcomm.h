@@ -1,0 +1,145 @@
+/*
+ * libcomm: collectives between the processes of one machine.
+ *
+ * Every function that returns comm_result_t returns COMM_OK or the code of an
+ * error; comm_last_error() then has the sentence for people. After an error
+ * other than COMM_ERROR_INVALID_ARGUMENT a communicator can only be finalized.
+ *
+ * All ranks make the same calls in the same order, with the same count, type,
+ * op and root; if they do not, all get COMM_ERROR_MISMATCH or COMM_ERROR_PEER.
+ * Counts are in elements. Buffers need the alignment of their element. With a
+ * count of 0 the buffers may be NULL.
+ *
+ * Calls of several threads on one communicator take turns. A process that was
+ * forked from one that has joined cannot use its communicator.
+ */
+#ifndef LIBCOMM_H
+#define LIBCOMM_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define COMM_API __attribute__((visibility("default")))
+#else
+#define COMM_API
+#endif
+
+/* The version that this header is of: major * 10000 + minor * 100 + patch. */
+#define COMM_VERSION 100
+
+/* A communicator: one rank's access to all others. */
+typedef struct comm comm_t;
+
+/* What a call returns. */
+typedef enum {
+    COMM_OK = 0,
+    COMM_ERROR_INVALID_ARGUMENT = 1, /* nothing was sent, the communicator is as before */
+    COMM_ERROR_ENVIRONMENT = 2,
+    COMM_ERROR_SEGMENT = 3,
+    COMM_ERROR_ALREADY_JOINED = 4,
+    COMM_ERROR_PEER = 5, /* a peer exited, left or failed: the sentence names it */
+    COMM_ERROR_ABORTED = 6,
+    COMM_ERROR_TIMEOUT = 7,
+    COMM_ERROR_MISMATCH = 8,
+    COMM_ERROR_CORRUPT = 9,
+    COMM_ERROR_UNUSABLE = 10,
+    COMM_ERROR_FORKED = 11,
+    COMM_ERROR_INTERNAL = 12
+} comm_result_t;
+
+/* Element types. 16-bit floats are added up in 32 bits. */
+typedef enum {
+    COMM_F64 = 1,
+    COMM_F32 = 2,
+    COMM_F16 = 3,
+    COMM_BF16 = 4,
+    COMM_I8 = 5,
+    COMM_U8 = 6,
+    COMM_I32 = 7,
+    COMM_U32 = 8,
+    COMM_I64 = 9,
+    COMM_U64 = 10
+} comm_type_t;
+
+/*
+ * Reductions. Integers wrap in sum and prod. avg is the true sum divided by the
+ * number of ranks; integers are cut towards zero. min and max of floats are NaN
+ * where any rank has one.
+ */
+typedef enum {
+    COMM_SUM = 1,
+    COMM_PROD = 2,
+    COMM_MIN = 3,
+    COMM_MAX = 4,
+    COMM_AVG = 5
+} comm_op_t;
+
+/*
+ * Joins the job that prun started this program for, and returns once all its
+ * ranks have joined. A program that prun did not start is rank 0 of 1.
+ */
+COMM_API comm_result_t comm_init(comm_t **comm);
+
+/* This rank, how many there are, and this rank on its node; -1 for NULL. */
+COMM_API int comm_rank(const comm_t *comm);
+COMM_API int comm_size(const comm_t *comm);
+COMM_API int comm_local_rank(const comm_t *comm);
+
+/* Returns once all ranks have called it. */
+COMM_API comm_result_t comm_barrier(const comm_t *comm);
+
+/*
+ * Reduces count elements over all ranks into everyone's recv, with the same
+ * bits on all of them. In place where send == recv.
+ */
+COMM_API comm_result_t comm_allreduce(const comm_t *comm, const void *send, void *recv,
+                                      size_t count, comm_type_t type, comm_op_t op);
+
+/*
+ * Reduces send, of count elements for each rank, over all ranks; rank r gets
+ * part r in recv. In place where recv is this rank's part of send.
+ */
+COMM_API comm_result_t comm_reduce_scatter(const comm_t *comm, const void *send, void *recv,
+                                           size_t count, comm_type_t type, comm_op_t op);
+
+/*
+ * Puts the count elements of each rank into everyone's recv, in the order of
+ * the ranks. In place where send is this rank's part of recv.
+ */
+COMM_API comm_result_t comm_allgather(const comm_t *comm, const void *send, void *recv,
+                                      size_t count, comm_type_t type);
+
+/* Puts the root's buffer of count elements into everyone's. */
+COMM_API comm_result_t comm_broadcast(const comm_t *comm, void *buffer, size_t count,
+                                      comm_type_t type, int root);
+
+/*
+ * Leaves together with all ranks. The communicator is gone afterwards, whatever
+ * is returned. NULL is ignored.
+ */
+COMM_API comm_result_t comm_finalize(comm_t *comm);
+
+/*
+ * Ends the job for all ranks: every wait and every later call fails. Waits for
+ * nobody, and may be called while another thread is in a call.
+ */
+COMM_API comm_result_t comm_abort(const comm_t *comm);
+
+/* The sentence of this thread's last error, valid until its next one. */
+COMM_API const char *comm_last_error(void);
+
+/* What a code means. */
+COMM_API const char *comm_error_string(comm_result_t code);
+
+/* The version of the library, as COMM_VERSION is of the header. */
+COMM_API unsigned comm_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
