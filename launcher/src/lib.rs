@@ -5,6 +5,15 @@
 
 #![forbid(unsafe_code)]
 
-pub mod job;
+pub mod cli;
+pub mod command;
+pub mod exit;
 pub(crate) mod input;
+pub mod job;
 pub mod output;
+pub mod placement;
+pub mod refused;
+pub mod report;
+pub mod run;
+pub mod supervise;
+pub mod surface;

@@ -2,12 +2,26 @@
 //!
 //! Made once, from flags and an optional file; everything later trusts it. Nothing here looks at the
 //! machine: that is the [`placement`](crate::placement).
+//!
+//! [`file`] reads a job file, [`merge`] lays flags over it, [`check`] makes the `Job` of both.
+
+pub mod check;
+pub mod duration;
+pub mod env_file;
+pub mod file;
+pub mod label;
+pub mod merge;
+pub mod template;
+pub mod value;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+
+use template::Template;
+use value::Assignment;
 
 /// One job: programs to start together, and how to treat them.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,10 +62,23 @@ pub struct Program {
     pub ranks: u32,
     /// The program and its arguments, bytes kept as they are. Never empty.
     pub argv: Vec<OsString>,
-    /// Working directory, may hold `{rank}`; `None` is prun's own.
-    pub working_dir: Option<String>,
-    /// `-x NAME=VALUE`, in order, already read from prun's environment where no value was given.
-    pub env: Vec<(OsString, OsString)>,
+    /// Working directory; `None` is prun's own.
+    pub working_dir: Option<Template>,
+    /// `-x NAME=VALUE`, each name once, already read from prun's environment where no value was given.
+    pub env: Vec<(OsString, Template)>,
+}
+
+/// A program as it was asked for: what is missing here may still be said elsewhere.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Part {
+    /// `-n`.
+    pub ranks: Option<value::RankCount>,
+    /// The program and its arguments.
+    pub argv: Vec<OsString>,
+    /// `-x`, in order.
+    pub env: Vec<Assignment>,
+    /// `--wdir`.
+    pub wdir: Option<Template>,
 }
 
 /// What the ranks' environment starts from, before `PRUN_*` and `-x` are added.

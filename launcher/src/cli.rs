@@ -1,0 +1,311 @@
+//! The command line as clap reads it. Nothing is computed here.
+//!
+//! [`Options`] is also what a job file holds: one structure, so that a flag and a key of the file cannot
+//! drift apart. What both say together becomes a [`Job`](crate::job::Job) in [`job`](crate::job).
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use serde::Deserialize;
+
+use crate::job::file;
+use crate::job::label::OutputPattern;
+use crate::job::template::Template;
+use crate::job::value::{Assignment, BadValue, Limit, RankCount, RankList, SignalAt, Span, Times, YesNo};
+use crate::job::{Bind, JsonTarget, LabelTemplate, PtyRanks, StdinTo, Verify};
+
+/// `prun [OPTIONS] [--] PROGRAM [ARGS]... [: [-n N] [-x ..] [--wdir ..] PROGRAM [ARGS]...]...`
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "prun",
+    version,
+    about = "Start a program several times, as the ranks of one job, and look after them",
+    long_about = "Starts a program several times, as the ranks of one job: wires them together, passes their output \
+                  on, ends all when one fails, and leaves nothing behind, whoever is killed.",
+    override_usage = "prun [OPTIONS] [--] PROGRAM [ARGS]... [: -n N [OPTIONS] PROGRAM [ARGS]...]...\n       \
+                      prun run [OPTIONS] JOB.toml",
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    args_override_self = false
+)]
+pub struct Args {
+    /// What the flags say.
+    #[command(flatten)]
+    pub options: Options,
+
+    /// The program and its arguments, passed on byte for byte
+    ///
+    /// The first argument that is not an option is the program; everything behind it belongs to the program, up to an
+    /// argument that is `:` alone. There another program of the same job begins, with -n, -x and --wdir of its own; -x
+    /// and --wdir before the first program hold for all of them.
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true, help_heading = "What to start")]
+    pub program: Vec<OsString>,
+}
+
+/// `prun run JOB.toml`: the same options, with a file below them.
+#[derive(Debug, clap::Parser)]
+#[command(name = "prun run", override_usage = "prun run [OPTIONS] JOB.toml", max_term_width = 100)]
+pub struct FileArgs {
+    /// The job file; keys are listed in `prun man`
+    #[arg(value_name = "JOB.toml")]
+    pub file: PathBuf,
+
+    /// What the flags say; it wins over the file.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// What may stand before the second and each further program.
+#[derive(Debug, clap::Parser)]
+#[command(name = "prun", no_binary_name = true, disable_help_flag = true)]
+pub struct PartArgs {
+    /// How many ranks run it.
+    #[arg(short = 'n', long = "np", value_name = "N")]
+    pub np: Option<RankCount>,
+    /// Its variables.
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", value_parser = assignment())]
+    pub env: Vec<Assignment>,
+    /// Its working directory.
+    #[arg(long, value_name = "DIR", value_parser = OsStringValueParser::new().map(Template::from))]
+    pub wdir: Option<Template>,
+    /// The program and its arguments.
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub program: Vec<OsString>,
+}
+
+/// Everything that can be asked for besides the programs, by flags or by the keys of a job file.
+///
+/// A switch is an `Option` too: `--tee=no` can so undo what the file says.
+#[derive(Debug, Clone, PartialEq, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[command(next_help_heading = "What to start")]
+pub struct Options {
+    /// How many ranks run the program
+    #[arg(short = 'n', long = "np", value_name = "N")]
+    #[serde(rename = "ranks", deserialize_with = "file::scalar")]
+    pub np: Option<RankCount>,
+
+    /// Show what each rank would get, and start nothing
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "yes|no", hide_possible_values = true)]
+    #[serde(deserialize_with = "file::scalar")]
+    pub dry_run: Option<YesNo>,
+
+    /// Say more about what prun does and why; -vv says all
+    #[arg(short = 'v', long, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    pub verbose: u8,
+
+    /// Say nothing but errors
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+
+    /// Set a variable in the ranks' environment; NAME alone takes prun's own value
+    ///
+    /// Ranks inherit prun's environment anyway. {rank}, {local_rank} and {size} in VALUE are filled in for each rank.
+    /// Wins over --env-file and over the RANK, WORLD_SIZE, MASTER_ADDR and so on that prun sets.
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", value_parser = assignment(), help_heading = "Environment")]
+    #[serde(deserialize_with = "file::variables")]
+    pub env: Vec<Assignment>,
+
+    /// `pass-env` of a job file: names whose values come from prun's own environment.
+    #[arg(skip)]
+    pub pass_env: Vec<String>,
+
+    /// Read variables from a file of NAME=VALUE lines
+    ///
+    /// A line that starts with `#` is a comment; `export` before a name and quotes around a whole value are dropped.
+    #[arg(long, value_name = "FILE", help_heading = "Environment")]
+    #[serde(deserialize_with = "file::one_or_many")]
+    pub env_file: Vec<PathBuf>,
+
+    /// Start from an almost empty environment instead of prun's own
+    ///
+    /// Only PATH, HOME, USER, LANG, TERM and TMPDIR are kept.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "yes|no", help_heading = "Environment")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub env_clear: Option<YesNo>,
+
+    /// Working directory of the ranks; {rank} is filled in
+    #[arg(long, value_name = "DIR", value_parser = OsStringValueParser::new().map(Template::from), help_heading = "Environment")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub wdir: Option<Template>,
+
+    /// Where output goes and how it looks.
+    #[command(flatten)]
+    pub output: OutputOptions,
+
+    /// Who reads prun's standard input: rank0, all, none or a rank's number [default: rank0]
+    ///
+    /// The others read end of file.
+    #[arg(long, value_name = "WHO", help_heading = "Input")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub stdin: Option<StdinTo>,
+
+    /// When and how the job ends.
+    #[command(flatten)]
+    pub ending: EndingOptions,
+
+    /// CPUs of each rank: none, core, numa or a list [default: none]
+    ///
+    /// core: one physical core each; numa: one NUMA node each, in turn. A list gives each rank in turn its CPUs:
+    /// `0,1` or `0-3,4-7`, or with `;` between sets that are lists themselves: `0-3,8-11;4-7`. Only CPUs that prun
+    /// itself may use (affinity mask, cgroup) are ever used.
+    #[arg(long, value_name = "HOW", help_heading = "Binding")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub bind: Option<Bind>,
+
+    /// Check every transfer and result of libcomm: off or every
+    ///
+    /// Sets PRUN_VERIFY for the ranks.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "every", value_name = "off|every", help_heading = "Checking")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub verify: Option<Verify>,
+
+    /// Write events and the result as JSON lines to a file or an open descriptor
+    #[arg(long, value_name = "FILE|FD", value_parser = OsStringValueParser::new().map(JsonTarget::from), help_heading = "Scripts")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub json: Option<JsonTarget>,
+}
+
+/// Where output goes and how it looks; the table `[output]` of a job file.
+#[derive(Debug, Clone, PartialEq, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[command(next_help_heading = "Output")]
+pub struct OutputOptions {
+    /// Put the rank, or a template, before each line [template: "[{rank}] "]
+    ///
+    /// The template may hold {rank}, {host}, {stream}, {time} (of day) and {elapsed} (seconds since the start). It is
+    /// given with an equals sign: -l='{time} {rank}: '.
+    #[arg(short = 'l', long, num_args = 0..=1, require_equals = true, default_missing_value = crate::job::label::DEFAULT, value_name = "TEMPLATE", hide_default_value = true)]
+    #[serde(deserialize_with = "file::scalar")]
+    pub label: Option<LabelTemplate>,
+
+    /// Write each rank's output to files instead
+    ///
+    /// A directory gets rank-0.out, rank-0.err and so on. A pattern may hold {rank}, {stream}, {host} and {job};
+    /// one without {stream} takes both streams.
+    #[arg(short = 'o', long = "output-dir", value_name = "DIR|PATTERN")]
+    #[serde(rename = "dir", deserialize_with = "file::scalar")]
+    pub dir: Option<OutputPattern>,
+
+    /// With -o: to the terminal as well
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "yes|no")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub tee: Option<YesNo>,
+
+    /// Send the ranks' stderr where their stdout goes
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "yes|no")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub merge_stderr: Option<YesNo>,
+
+    /// Show only these ranks, such as 0,2-3; files get all
+    #[arg(long, value_name = "LIST")]
+    #[serde(deserialize_with = "file::ranks")]
+    pub ranks: Option<RankList>,
+
+    /// Give every rank, or one, a terminal of its own
+    ///
+    /// Programs then write at once and in colour, as if started by hand.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "all", value_name = "RANK")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub pty: Option<PtyRanks>,
+}
+
+/// When and how the job ends; the table `[ending]` of a job file.
+#[derive(Debug, Clone, PartialEq, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[command(next_help_heading = "Ending")]
+pub struct EndingOptions {
+    /// End the job after this long, with exit code 124
+    ///
+    /// Times are written as 90 (seconds), 1.5h, 500ms or 2m 30s.
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub timeout: Option<Limit>,
+
+    /// How long ranks have between SIGTERM and SIGKILL [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub grace: Option<Span>,
+
+    /// Whether a failed rank ends the job [default: yes]
+    #[arg(long, value_name = "yes|no", conflicts_with = "keep_going")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub kill_on_fail: Option<YesNo>,
+
+    /// Let the other ranks finish when one fails: the same as --kill-on-fail no
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "yes|no")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub keep_going: Option<YesNo>,
+
+    /// Send a signal so long before --timeout ends the job: USR1@60
+    #[arg(long, value_name = "SIGNAL@TIME")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub signal: Option<SignalAt>,
+
+    /// Start the whole job again when a rank fails, at most N times [default: 0]
+    ///
+    /// prun waits a little longer before each new start. PRUN_RESTART_COUNT tells the ranks which start it is.
+    #[arg(long, value_name = "N")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub max_restarts: Option<Times>,
+
+    /// Say who waits for whom when no libcomm call moved for so long [default: 60s]
+    ///
+    /// The job goes on; `none` switches it off.
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub stall_timeout: Option<Limit>,
+}
+
+/// What `prun WORD` can be besides a job. Only the very first argument is such a word: `prun -- run`,
+/// `prun ./run` and `prun -n 2 run` start programs of that name.
+#[derive(Debug, clap::Subcommand)]
+pub enum Word {
+    /// Start the job that a file describes; flags win over the file
+    #[command(override_usage = "prun run [OPTIONS] JOB.toml")]
+    Run(Box<FileArgs>),
+    /// Compile a C program with libcomm's flags
+    Cc(CompilerArgs),
+    /// Compile a C++ program with libcomm's flags
+    #[command(name = "c++")]
+    Cxx(CompilerArgs),
+    /// Tell which signals are passed on and which end the job
+    Signals,
+    /// Print a completion script: prun completions bash > FILE
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Print the manual page: prun man | man -l -
+    Man,
+    /// Print this help
+    Help,
+}
+
+/// `prun cc [--show] ARGS...`
+#[derive(Debug, clap::Args)]
+pub struct CompilerArgs {
+    /// Print the command instead of running it; only as the first argument
+    #[arg(long)]
+    pub show: bool,
+    /// Arguments for the compiler ($CC or cc, $CXX or c++)
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
+}
+
+/// A shell that completion scripts exist for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shell {
+    /// GNU bash
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
+
+fn assignment() -> impl TypedValueParser<Value = Assignment> {
+    OsStringValueParser::new()
+        .try_map(|text: OsString| -> Result<Assignment, BadValue> { Assignment::parse(OsStr::new(&text)) })
+}
