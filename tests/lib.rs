@@ -1,1 +1,550 @@
-//! placeholder
+//! Starts prun the way a user does and looks at the whole machine afterwards.
+//!
+//! Every job gets a mark in its environment. Whatever process carries the mark belongs to the job, wherever it
+//! has hidden, so "nothing is left" is looked up and not believed.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// No wait in any test is longer; a job that takes this long hangs.
+pub const HANG: Duration = Duration::from_secs(60);
+
+/// The variable that carries a job's mark.
+const MARK: &str = "PRUN_TEST_MARK";
+
+/// A program built by this workspace, beside the running test.
+pub fn built(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the running test has a path");
+    let directory = test.parent().and_then(Path::parent).expect("target/<profile>/deps/<test>");
+    let path = directory.join(name);
+    assert!(path.exists(), "{} is not built: run `cargo build --workspace` first (make test does)", path.display());
+    path
+}
+
+/// A directory of one test, removed at its end.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A new, empty directory.
+    pub fn new() -> Scratch {
+        let path = std::env::temp_dir().join(format!("prun-test-{}", new_mark()));
+        fs::create_dir(&path).expect("a writable temp directory");
+        Scratch(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file with this mode and gives its path.
+    pub fn file(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, content).expect("a writable scratch directory");
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("our own file");
+        path
+    }
+
+    /// Writes an executable shell script and gives its path.
+    pub fn script(&self, name: &str, body: &str) -> PathBuf {
+        self.file(name, format!("#!/bin/sh\n{body}\n").as_bytes(), 0o755)
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        Scratch::new()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A prun command line in the making.
+#[derive(Debug)]
+pub struct Prun {
+    options: Vec<OsString>,
+    program: Vec<OsString>,
+    env: Vec<(OsString, Option<OsString>)>,
+    stdin: Input,
+    dir: Option<PathBuf>,
+    wrapper: Vec<OsString>,
+}
+
+#[derive(Debug)]
+enum Input {
+    Null,
+    Bytes(Vec<u8>),
+    Given(Stdio),
+}
+
+impl Default for Prun {
+    fn default() -> Prun {
+        Prun::new()
+    }
+}
+
+impl Prun {
+    /// `prun`, with nothing on standard input.
+    pub fn new() -> Prun {
+        Prun { options: Vec::new(), program: Vec::new(), env: Vec::new(), stdin: Input::Null, dir: None, wrapper: Vec::new() }
+    }
+
+    /// `-n`.
+    pub fn ranks(self, ranks: u32) -> Prun {
+        self.option("-n").option(ranks.to_string())
+    }
+
+    /// One argument before the program.
+    pub fn option(mut self, option: impl Into<OsString>) -> Prun {
+        self.options.push(option.into());
+        self
+    }
+
+    /// Several arguments before the program.
+    pub fn options<T: Into<OsString>>(mut self, options: impl IntoIterator<Item = T>) -> Prun {
+        self.options.extend(options.into_iter().map(Into::into));
+        self
+    }
+
+    /// The program and its arguments.
+    pub fn program<T: Into<OsString>>(mut self, program: impl IntoIterator<Item = T>) -> Prun {
+        self.program = program.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// `sh -c SCRIPT` as the program.
+    pub fn sh(self, script: impl Into<OsString>) -> Prun {
+        self.program([OsString::from("sh"), OsString::from("-c"), script.into()])
+    }
+
+    /// A variable in prun's environment.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Prun {
+        self.env.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// A variable that prun's environment lacks.
+    pub fn without_env(mut self, name: impl Into<OsString>) -> Prun {
+        self.env.push((name.into(), None));
+        self
+    }
+
+    /// Bytes on standard input, through a pipe.
+    pub fn stdin_bytes(mut self, bytes: impl Into<Vec<u8>>) -> Prun {
+        self.stdin = Input::Bytes(bytes.into());
+        self
+    }
+
+    /// An open file (or anything) as standard input.
+    pub fn stdin(mut self, stdin: impl Into<Stdio>) -> Prun {
+        self.stdin = Input::Given(stdin.into());
+        self
+    }
+
+    /// prun's working directory.
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Prun {
+        self.dir = Some(dir.into());
+        self
+    }
+
+    /// A command to put before `prun`, such as `nohup` or `taskset -c 0`.
+    pub fn under<T: Into<OsString>>(mut self, wrapper: impl IntoIterator<Item = T>) -> Prun {
+        self.wrapper = wrapper.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The command, for a test that starts it in a way of its own; and its mark.
+    pub fn command(&self) -> (Command, String) {
+        let mark = new_mark();
+        let mut words = self.wrapper.iter().cloned().chain([built("prun").into_os_string()]);
+        let mut command = Command::new(words.next().expect("at least prun"));
+        command.args(words).args(&self.options).args(&self.program).env(MARK, &mark);
+        for name in ["PRUN_RANK", "PRUN_JOB_ID", "RUST_LOG"] {
+            command.env_remove(name);
+        }
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(dir) = &self.dir {
+            command.current_dir(dir);
+        }
+        (command, mark)
+    }
+
+    /// Starts it.
+    pub fn start(self) -> Running {
+        let (mut command, mark) = self.command();
+        let before = shared_memory();
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let bytes = match self.stdin {
+            Input::Null => {
+                command.stdin(Stdio::null());
+                None
+            }
+            Input::Given(stdin) => {
+                command.stdin(stdin);
+                None
+            }
+            Input::Bytes(bytes) => {
+                command.stdin(Stdio::piped());
+                Some(bytes)
+            }
+        };
+        let started = Instant::now();
+        let mut child = command.spawn().expect("prun starts");
+        if let (Some(mut stdin), Some(bytes)) = (child.stdin.take(), bytes) {
+            // The rank may stop reading early: then the rest is not wanted.
+            thread::spawn(move || stdin.write_all(&bytes));
+        }
+        let stdout = Collected::from(child.stdout.take().expect("piped"));
+        let stderr = Collected::from(child.stderr.take().expect("piped"));
+        Running { child, stdout, stderr, mark, started, shared_memory_before: before }
+    }
+
+    /// Starts it, waits for its end and looks for leftovers.
+    pub fn run(self) -> Ended {
+        self.start().wait()
+    }
+}
+
+/// What a reader thread has collected so far.
+#[derive(Debug, Clone)]
+struct Collected(Arc<(Mutex<(Vec<u8>, bool)>, Condvar)>);
+
+impl Collected {
+    fn from(mut source: impl Read + Send + 'static) -> Collected {
+        let collected = Collected(Arc::new((Mutex::new((Vec::new(), false)), Condvar::new())));
+        let writer = collected.clone();
+        thread::spawn(move || {
+            let mut buffer = vec![0; 64 << 10];
+            loop {
+                let count = source.read(&mut buffer).unwrap_or(0);
+                let (lock, changed) = &*writer.0;
+                let mut state = lock.lock().expect("no reader panics");
+                state.0.extend_from_slice(&buffer[..count]);
+                state.1 = count == 0;
+                changed.notify_all();
+                if count == 0 {
+                    return;
+                }
+            }
+        });
+        collected
+    }
+
+    /// Waits until `enough` says so, or the end of the stream; panics after [`HANG`].
+    fn wait_until(&self, what: &str, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        let (lock, changed) = &*self.0;
+        let deadline = Instant::now() + HANG;
+        let mut state = lock.lock().expect("no reader panics");
+        while !enough(&state.0) {
+            assert!(!state.1, "the stream ended before {what}; it held:\n{}", String::from_utf8_lossy(&state.0));
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "no {what} within {HANG:?}; the stream held:\n{}", String::from_utf8_lossy(&state.0));
+            state = changed.wait_timeout(state, left).expect("no reader panics").0;
+        }
+        state.0.clone()
+    }
+
+    fn whole(&self) -> Vec<u8> {
+        let (lock, changed) = &*self.0;
+        let deadline = Instant::now() + HANG;
+        let mut state = lock.lock().expect("no reader panics");
+        while !state.1 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "somebody still holds prun's output open after {HANG:?}");
+            state = changed.wait_timeout(state, left).expect("no reader panics").0;
+        }
+        state.0.clone()
+    }
+}
+
+/// A prun that runs.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    stdout: Collected,
+    stderr: Collected,
+    mark: String,
+    started: Instant,
+    shared_memory_before: BTreeSet<OsString>,
+}
+
+impl Running {
+    /// prun's process id.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a pid")
+    }
+
+    /// The job's mark.
+    pub fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// Sends prun a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).expect("prun is ours");
+    }
+
+    /// Waits until prun's stdout holds `text` `count` times.
+    pub fn expect_output(&self, text: &str, count: usize) {
+        self.stdout.wait_until(&format!("{count} × {text:?}"), |bytes| occurrences(bytes, text.as_bytes()) >= count);
+    }
+
+    /// Waits until prun's stderr holds `text`.
+    pub fn expect_message(&self, text: &str) {
+        self.stderr.wait_until(&format!("{text:?}"), |bytes| occurrences(bytes, text.as_bytes()) > 0);
+    }
+
+    /// What came on stdout so far.
+    pub fn output_so_far(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.0.0.lock().expect("no reader panics").0).into_owned()
+    }
+
+    /// Processes of the job (prun, its helpers and the ranks with all that they started) with this name.
+    pub fn processes(&self, name: &str) -> Vec<i32> {
+        marked(&self.mark).into_iter().filter(|&pid| name_of(pid).as_deref() == Some(name)).collect()
+    }
+
+    /// The one process with this name; waits for it.
+    pub fn process(&self, name: &str) -> i32 {
+        eventually(&format!("a process {name}"), || self.processes(name).first().copied())
+    }
+
+    /// The process of a rank: the one that rankd started with this `PRUN_RANK`.
+    pub fn rank(&self, rank: u32) -> i32 {
+        let rankd = self.process("rankd");
+        let wanted = format!("PRUN_RANK={rank}");
+        eventually(&format!("rank {rank}"), || {
+            marked(&self.mark).into_iter().find(|&pid| parent_of(pid) == Some(rankd) && environment(pid).iter().any(|entry| entry == wanted.as_bytes()))
+        })
+    }
+
+    /// Whether prun has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("prun is ours").is_some()
+    }
+
+    /// Waits for prun's end, checks that nothing is left, and gives what it said. Panics after [`HANG`].
+    pub fn wait(self) -> Ended {
+        let mark = self.mark.clone();
+        let before = self.shared_memory_before.clone();
+        let ended = self.wait_unchecked();
+        assert_nothing_left(&mark);
+        let left: Vec<_> = shared_memory().difference(&before).cloned().collect();
+        assert!(left.iter().all(|name| !name.to_string_lossy().contains("prun")), "left in /dev/shm: {left:?}");
+        ended
+    }
+
+    /// Waits for prun's end only.
+    pub fn wait_unchecked(mut self) -> Ended {
+        let status = self.wait_for_exit();
+        let took = self.started.elapsed();
+        let (stdout, stderr) = (self.stdout.whole(), self.stderr.whole());
+        Ended { status, stdout, stderr, took, mark: self.mark.clone() }
+    }
+
+    fn wait_for_exit(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + HANG;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("prun is ours") {
+                return status;
+            }
+            if Instant::now() >= deadline {
+                let processes: Vec<_> = marked(&self.mark).into_iter().map(|pid| (pid, name_of(pid))).collect();
+                let said = String::from_utf8_lossy(&self.stderr.0.0.lock().expect("no reader panics").0).into_owned();
+                panic!("prun hangs; its processes: {processes:?}; it said: {said}");
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Running {
+    /// A test that failed in the middle leaves no job running either.
+    fn drop(&mut self) {
+        if thread::panicking() {
+            for pid in marked(&self.mark) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+    }
+}
+
+/// A prun that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    status: ExitStatus,
+    /// All of prun's stdout.
+    pub stdout: Vec<u8>,
+    /// All of prun's stderr.
+    pub stderr: Vec<u8>,
+    /// From its start to its end.
+    pub took: Duration,
+    /// The job's mark.
+    pub mark: String,
+}
+
+impl Ended {
+    /// The exit code; a signal that killed prun itself counts as 1000 + its number, so that it equals nothing.
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| 1000 + self.status.signal().unwrap_or(0))
+    }
+
+    /// stdout as text.
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// stderr as text.
+    pub fn err(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    /// stdout's lines, sorted, since ranks write in any order.
+    pub fn sorted_lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.out().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    /// Panics with everything that was said unless the exit code is `code`.
+    #[track_caller]
+    pub fn expect_code(&self, code: i32) -> &Ended {
+        assert_eq!(self.code(), code, "stdout:\n{}\nstderr:\n{}", self.out(), self.err());
+        self
+    }
+
+    /// Panics with everything that was said unless stderr holds `text`.
+    #[track_caller]
+    pub fn expect_message(&self, text: &str) -> &Ended {
+        assert!(self.err().contains(text), "stderr does not say {text:?}:\n{}", self.err());
+        self
+    }
+}
+
+/// A mark that no other job has.
+pub fn new_mark() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    format!("{}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed), Instant::now().elapsed().as_nanos())
+}
+
+/// Living processes (no zombies) whose environment carries `mark`.
+pub fn marked(mark: &str) -> Vec<i32> {
+    let wanted = format!("{MARK}={mark}");
+    let pids = fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|&pid| pid != std::process::id() as i32 && environment(pid).iter().any(|entry| entry == wanted.as_bytes())).collect()
+}
+
+/// Waits until no process carries `mark` and its cgroups are gone; panics with their names after 5 s.
+#[track_caller]
+pub fn assert_nothing_left(mark: &str) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let left = marked(mark);
+        if left.is_empty() {
+            return;
+        }
+        let shown: Vec<_> = left.iter().map(|&pid| (pid, name_of(pid), parent_of(pid))).collect();
+        if Instant::now() >= deadline {
+            for pid in left {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            panic!("left behind (pid, name, parent): {shown:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Tries until `attempt` gives something; panics after [`HANG`].
+#[track_caller]
+pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + HANG;
+    loop {
+        if let Some(found) = attempt() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "no {what} within {HANG:?}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The name that `ps` shows.
+pub fn name_of(pid: i32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
+}
+
+/// One field of `/proc/<pid>/status`.
+pub fn status_field(pid: i32, field: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    text.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim().to_owned()))
+}
+
+/// The parent's process id.
+pub fn parent_of(pid: i32) -> Option<i32> {
+    status_field(pid, "PPid")?.parse().ok()
+}
+
+/// The first letter of the state: R, S, T, Z, …
+pub fn state_of(pid: i32) -> Option<char> {
+    status_field(pid, "State")?.chars().next()
+}
+
+/// The environment that a process was started with.
+pub fn environment(pid: i32) -> Vec<Vec<u8>> {
+    let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    bytes.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect()
+}
+
+/// Names in /dev/shm.
+pub fn shared_memory() -> BTreeSet<OsString> {
+    fs::read_dir("/dev/shm").map(|entries| entries.flatten().map(|entry| entry.file_name()).collect()).unwrap_or_default()
+}
+
+/// The cgroup directories of prun jobs on this machine.
+pub fn job_cgroups() -> Vec<PathBuf> {
+    fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+        let Ok(entries) = fs::read_dir(directory) else { return };
+        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            if entry.file_name().as_bytes().starts_with(b"prun-") {
+                found.push(entry.path());
+            }
+            if depth > 0 {
+                walk(&entry.path(), depth - 1, found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(Path::new("/sys/fs/cgroup"), 4, &mut found);
+    found
+}
+
+fn occurrences(bytes: &[u8], text: &[u8]) -> usize {
+    bytes.windows(text.len()).filter(|window| window == &text).count()
+}
+
+/// A path as text for a shell script, quoted.
+pub fn quoted(path: impl AsRef<OsStr>) -> String {
+    format!("'{}'", path.as_ref().to_string_lossy().replace('\'', "'\\''"))
+}

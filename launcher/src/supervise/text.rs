@@ -41,10 +41,8 @@ fn verdict(job: &JobState, cause: &Cause, after: Duration, ending: &Ending) -> S
             format!("prun: rank {rank} failed first ({}) after {after}{then}{hint}", how(*status))
         }
         // Already a whole message with its cause and advice.
-        Cause::Start { rank, reason, .. } => {
-            let which = if job.ranks.len() > 1 { format!("\nprun: nothing was started from rank {rank} on{then}") } else { String::new() };
-            format!("error: {reason}{which}")
-        }
+        Cause::Start { rank: 0, reason, .. } => format!("error: {reason}"),
+        Cause::Start { rank, reason, .. } => format!("error: {reason}\nprun: rank {rank} could not be started{then}"),
         Cause::Signal(signal) => format!("prun: stopped by {} after {after}{then}", signal_name(*signal)),
         Cause::TimeLimit => {
             let limit = ending.timeout.map_or_else(|| after.clone(), seconds);

@@ -1,0 +1,128 @@
+//! A job from its validation to prun's exit code: plan, attempt, and attempt again where that was asked for.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::job::Job;
+use crate::placement::{self, Node, StartContext, explain};
+use crate::refused::Refused;
+use crate::report::jsonl::Jsonl;
+use crate::supervise::signals::{Signals, signal_name};
+use crate::supervise::text::seconds;
+use crate::supervise::{self, Outcome, Setting};
+
+/// The wait before the first restart; each further one is twice as long, up to [`LONGEST_BACK_OFF`].
+const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
+/// No wait before a restart is longer.
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(30);
+
+/// Runs the job (or, with `--dry-run`, shows its plan) and gives prun's exit code.
+///
+/// # Errors
+/// [`Refused`] if it cannot be started on this machine.
+pub fn run(job: &Job, inherited: Vec<(OsString, OsString)>) -> Result<u8, Refused> {
+    let node = Node::read_for(job, Path::new("/"));
+    let mut context = start_context(inherited)?;
+    if job.dry_run {
+        let plan = placement::plan(job, &node, &context)?;
+        print!("{}", explain::explain(&plan, &node, &context));
+        return Ok(crate::exit::SUCCESS);
+    }
+    start_log(job.verbosity);
+    let signals = Signals::block().map_err(|cause| Refused::new("cannot watch for signals").because(cause))?;
+    let json = job.json.as_ref().map(Jsonl::open).transpose()?;
+    let code = attempts(job, &node, &mut context, &signals, json.as_ref());
+    if let Some(json) = json {
+        json.close();
+    }
+    code.map(exit_byte)
+}
+
+fn attempts(job: &Job, node: &Node, context: &mut StartContext, signals: &Signals, json: Option<&Jsonl>) -> Result<i32, Refused> {
+    loop {
+        let restart = context.restart_count;
+        context.job_id = new_job_id()?;
+        context.master_port = free_loopback_port()?;
+        let plan = placement::plan(job, node, context)?;
+        if restart == 0 && job.verbosity >= 0 {
+            plan.notes.iter().for_each(|note| eprintln!("prun: {note}"));
+        }
+        log::debug!("variables of another world that the ranks do not get: {:?}", plan.removed);
+        let setting = Setting { signals, host: &context.hostname, restart, json };
+        let Outcome { code, rank_failed } =
+            supervise::attempt(job, plan.node, &setting).map_err(|error| Refused::new(without_prefix(&error.to_string())))?;
+        if !rank_failed || restart >= job.ending.max_restarts {
+            return Ok(code);
+        }
+        context.restart_count += 1;
+        let wait = back_off(restart);
+        eprintln!("prun: starting again in {} (restart {} of {})", seconds(wait), context.restart_count, job.ending.max_restarts);
+        if let Some(signal) = supervise::pause(signals, wait) {
+            eprintln!("prun: not started again: stopped by {}", signal_name(signal));
+            return Ok(128 + signal);
+        }
+    }
+}
+
+fn back_off(restarts_so_far: u32) -> Duration {
+    FIRST_BACK_OFF.saturating_mul(1 << restarts_so_far.min(5)).min(LONGEST_BACK_OFF)
+}
+
+/// prun's exit code is one byte, as every process's is.
+fn exit_byte(code: i32) -> u8 {
+    u8::try_from(code).unwrap_or(crate::exit::REFUSED)
+}
+
+fn without_prefix(message: &str) -> String {
+    message.strip_prefix("error: ").unwrap_or(message).to_owned()
+}
+
+fn start_context(inherited: Vec<(OsString, OsString)>) -> Result<StartContext, Refused> {
+    let limit = getrlimit(Resource::Nofile);
+    let cwd = std::env::current_dir().map_err(|cause| {
+        Refused::new("the working directory is gone").because(cause).try_instead("cd to a directory that exists")
+    })?;
+    Ok(StartContext {
+        inherited,
+        job_id: String::new(),
+        master_port: 0,
+        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        restart_count: 0,
+        cwd,
+        open_files: (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX)),
+    })
+}
+
+/// Sixteen hex digits that no other job has.
+fn new_job_id() -> Result<String, Refused> {
+    let mut bytes = [0u8; 8];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .map_err(|cause| Refused::new("cannot make a job id").because(format!("/dev/urandom: {cause}")))?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
+}
+
+/// A port for the program's own rendezvous (`MASTER_PORT`). It is free now; the kernel gives such ports out in
+/// turn, so the next to ask for any port gets another.
+fn free_loopback_port() -> Result<u16, Refused> {
+    TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(|cause| Refused::new("cannot find a free port for MASTER_PORT").because(cause).try_instead("`ip link set lo up`"))
+}
+
+/// `-v` shows what prun does, `-vv` all of it; `PRUN_LOG` sets it by module.
+fn start_log(verbosity: i8) {
+    let asked = std::env::var_os("PRUN_LOG").is_some();
+    if verbosity <= 0 && !asked {
+        return;
+    }
+    let level = if verbosity > 1 { "debug" } else { "info" };
+    let _ = env_logger::Builder::from_env(env_logger::Env::new().filter_or("PRUN_LOG", level)).format_timestamp_millis().try_init();
+}
