@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use launcher::job::{LabelPart, LabelTemplate, Output, StdinTo};
 use launcher::output::{OwnStdio, Spec, open};
+use nix::sys::resource::{UsageWho, getrusage};
 use rustix::event::{PollFd, PollFlags, poll};
 
 const LINE: usize = 80;
@@ -27,14 +28,19 @@ fn main() {
     let (ranks, mib, repetitions) = (number(0, 4), number(1, 256), number(2, 3));
     println!("{ranks} ranks x {mib} MiB, {LINE}-byte lines, median of {repetitions}, MB/s");
     for (name, piece) in [("one write per line", LINE), ("64 KiB writes", 64 << 10)] {
-        let mut columns: [Vec<f64>; 3] = Default::default();
+        let mut columns: [Vec<Run>; 3] = Default::default();
         for _ in 0..repetitions {
             columns[0].push(bare(ranks, mib << 20, piece));
             columns[1].push(relay(ranks, mib << 20, piece, false));
             columns[2].push(relay(ranks, mib << 20, piece, true));
         }
-        let [bare, plain, labelled] = columns.map(median);
+        let cpu = columns.clone().map(|column| median(column.into_iter().map(|run| run.cpu).collect()));
+        let [bare, plain, labelled] = columns.map(|column| median(column.into_iter().map(|run| run.speed).collect()));
         println!("{name:20} bare {bare:7.0}  plain {plain:7.0} ({:.2} x)  labelled {labelled:7.0}", plain / bare);
+        println!(
+            "{:20} bare {:7.2}  plain {:7.2}           labelled {:7.2}",
+            "  CPU seconds per GB", cpu[0], cpu[1], cpu[2]
+        );
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     print!("{}", status.lines().filter(|line| line.starts_with("VmHWM")).collect::<String>());
@@ -71,9 +77,9 @@ fn cat() -> (Child, ChildStdin) {
     (cat, stdin)
 }
 
-fn bare(ranks: usize, bytes: usize, piece: usize) -> f64 {
+fn bare(ranks: usize, bytes: usize, piece: usize) -> Run {
     let (mut cat, target) = cat();
-    let started = Instant::now();
+    let started = (Instant::now(), cpu_seconds());
     let mut children = Vec::new();
     let mut pipes = Vec::new();
     for _ in 0..ranks {
@@ -106,9 +112,9 @@ fn bare(ranks: usize, bytes: usize, piece: usize) -> f64 {
     end(children, &mut cat, started, ranks * bytes)
 }
 
-fn relay(ranks: usize, bytes: usize, piece: usize, labelled: bool) -> f64 {
+fn relay(ranks: usize, bytes: usize, piece: usize, labelled: bool) -> Run {
     let (mut cat, target) = cat();
-    let started = Instant::now();
+    let started = (Instant::now(), cpu_seconds());
     let label = || LabelTemplate(vec![LabelPart::Text("[".into()), LabelPart::Rank, LabelPart::Text("] ".into())]);
     let output = Output { label: labelled.then(label), ..Output::default() };
     let mut own = OwnStdio::inherit().expect("stdio");
@@ -119,7 +125,7 @@ fn relay(ranks: usize, bytes: usize, piece: usize, labelled: bool) -> f64 {
         world_size: ranks as u32,
         job_id: "bench",
         host: "host",
-        started,
+        started: started.0,
         append: false,
         own,
     };
@@ -133,12 +139,36 @@ fn relay(ranks: usize, bytes: usize, piece: usize, labelled: bool) -> f64 {
     end(children, &mut cat, started, ranks * bytes)
 }
 
-fn end(children: Vec<Child>, cat: &mut Child, started: Instant, bytes: usize) -> f64 {
+fn end(children: Vec<Child>, cat: &mut Child, started: (Instant, f64), bytes: usize) -> Run {
     for mut child in children {
         assert!(child.wait().expect("wait").success());
     }
     cat.wait().expect("wait for cat");
-    bytes as f64 / 1e6 / started.elapsed().as_secs_f64()
+    let speed = bytes as f64 / 1e6 / started.0.elapsed().as_secs_f64();
+    Run { speed, cpu: (cpu_seconds() - started.1) / (bytes as f64 / 1e9) }
+}
+
+/// One measurement.
+#[derive(Clone)]
+struct Run {
+    /// 10⁶ bytes per second.
+    speed: f64,
+    /// CPU seconds of everybody (writers, relay, `cat`) per 10⁹ bytes: steadier on a busy machine.
+    cpu: f64,
+}
+
+/// CPU seconds of this process and its ended children so far.
+fn cpu_seconds() -> f64 {
+    [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN]
+        .into_iter()
+        .map(|who| {
+            let usage = getrusage(who).expect("getrusage");
+            [usage.user_time(), usage.system_time()]
+                .into_iter()
+                .map(|time| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6)
+                .sum::<f64>()
+        })
+        .sum()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::getpgrp;
 use rustix::termios::{isatty, tcgetpgrp};
 
@@ -88,7 +89,11 @@ pub(crate) fn open(plan: InputPlan<'_>) -> Result<Opened, OutputError> {
     Ok(Opened { per_rank, feed })
 }
 
-/// Whether a read from this terminal is ours to make now.
+/// Whether a read from this terminal is ours to make now. A terminal that is not our controlling one knows no
+/// background.
 pub(crate) fn in_foreground(terminal: impl AsFd) -> bool {
-    tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp())
+    match tcgetpgrp(terminal) {
+        Ok(group) => group == getpgrp(),
+        Err(errno) => errno == Errno::NOTTY,
+    }
 }

@@ -35,11 +35,17 @@ pub(super) struct Mixer<W> {
     sinks: Vec<Sink<W>>,
     labelled: Vec<bool>,
     held_bytes: usize,
+    hold_one: usize,
+    hold_all: usize,
 }
 
 impl<W: Target> Mixer<W> {
     pub fn new() -> Mixer<W> {
-        Mixer { sources: Vec::new(), sinks: Vec::new(), labelled: Vec::new(), held_bytes: 0 }
+        Mixer::with_limits(HOLD_ONE, HOLD_ALL)
+    }
+
+    fn with_limits(hold_one: usize, hold_all: usize) -> Mixer<W> {
+        Mixer { sources: Vec::new(), sinks: Vec::new(), labelled: Vec::new(), held_bytes: 0, hold_one, hold_all }
     }
 
     /// Adds a sink; `labelled`: lines get their source's label there.
@@ -79,7 +85,7 @@ impl<W: Target> Mixer<W> {
         }
         if !later.is_empty() {
             let held = self.sources[source].held.len();
-            let fits = held + later.len() <= HOLD_ONE && self.held_bytes + later.len() <= HOLD_ALL;
+            let fits = held + later.len() <= self.hold_one && self.held_bytes + later.len() <= self.hold_all;
             if fits && !self.owns_its_sinks(source) {
                 self.sources[source].held.extend_from_slice(later);
                 self.held_bytes += later.len();
@@ -202,3 +208,6 @@ fn start_line<W: Target>(sink: &mut Sink<W>) {
         sink.mid_line = false;
     }
 }
+
+#[cfg(test)]
+mod tests;
