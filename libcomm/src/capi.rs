@@ -19,6 +19,7 @@ macro_rules! codes {
         $(const $rust: c_int = $number;)*
 
         /// Each code with its C name.
+        #[cfg(test)]
         pub(crate) const CODES: &[(&str, c_int)] = &[$(($c, $number)),*];
 
         fn sentence(code: c_int) -> &'static CStr {

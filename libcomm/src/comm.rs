@@ -16,11 +16,10 @@ use crate::fork_guard::ForkGuard;
 use crate::protocol::simple::{Steps, explain, publish_failure};
 use crate::settings::Settings;
 use crate::shm::abort::AbortReason;
-use crate::shm::atomic::Relaxed;
 use crate::shm::mailbox::{self, Exchanged};
 use crate::shm::recorder::{CallState, now_ns};
 use crate::shm::segment::{self, Mapping};
-use crate::shm::wait::{Stop, Waiter};
+use crate::shm::wait::Waiter;
 use crate::signature::Signature;
 use crate::types::{DataType, Op, Operation};
 use crate::verify::Verify;
@@ -320,13 +319,14 @@ impl Comm {
         calls.waiter.begin_call();
         // Overwritten below; stays if the call panics, since then nobody knows how far it came.
         calls.broken = Some(format!("{signature} did not return"));
-        let result = match view.shared.abort.0.load(Relaxed) {
-            0 => {
+        // What ended the communicator for another rank since the last call ends it for us, too.
+        let result = match calls.waiter.trouble(view, me) {
+            Some(stop) => Err(explain(view, stop, Some(signature))),
+            None => {
                 let verify = self.settings.verify == Verify::Every;
                 let steps = Steps::new(&self.mapping, &calls.waiter, self.generation, &mut calls.posted, signature);
                 body(&mut steps.checking(verify, self.settings.fault))
             }
-            _ => Err(self.why_aborted(&calls.waiter, signature)),
         };
         let state = if result.is_ok() { CallState::Done } else { CallState::Failed };
         view.record_end(me, &signature, state, now_ns());
@@ -335,13 +335,6 @@ impl Comm {
             publish_failure(view, me, self.generation, error);
         }
         result
-    }
-
-    fn why_aborted(&self, waiter: &Waiter, signature: Signature) -> CommError {
-        let view = self.mapping.view();
-        let stop = waiter.trouble(view, waiter.me()); // names the rank, where one's death is the reason
-        let reason = view.abort_reason().unwrap_or(AbortReason::LauncherGone);
-        explain(view, stop.unwrap_or(Stop::Aborted(reason)), Some(signature))
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {

@@ -3,7 +3,7 @@
 //! `PRUN_FAULT=flip:rank=1,call=3,chunk=0,bit=17,stage=chunk` makes rank 1 flip bit 17 of chunk 0 of its third
 //! call. `stage` says where: `chunk`, its data after it was copied into the slot, before anyone reads it;
 //! `reduced`, the share that it reduced and hands on; `result`, the data in its own receive buffer after the last
-//! step. A bit beyond the data counts from its start again. Never set it in a job that matters.
+//! step. In a ring, a chunk is a block of one share a rank. A bit beyond the data counts from its start again. Never set it in a job that matters.
 
 use crate::error::CommError;
 

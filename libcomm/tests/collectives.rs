@@ -1,19 +1,292 @@
-//! Every collective against the plain reference.
+//! Every collective, type, op, count, number of ranks, in place and not, aligned to a line and to no more than the
+//! element, against the plain reference, three calls in a row, with guards around the buffers.
 
 mod common;
 
-use comm::{Comm, Op};
-use common::ranks;
+use comm::{Algorithm, Comm, Element, Op, Settings, reference};
+use common::{CHUNK, ranks_with};
+use half::{bf16, f16};
+
+/// A type whose values the test can make and compare to the bit.
+trait Sample: Element + PartialEq + std::fmt::Debug {
+    /// A value from a small number.
+    fn from_small(value: i32) -> Self;
+    fn bits(self) -> u64;
+    const GUARD: u8 = 0xa5;
+}
+
+macro_rules! samples {
+    ($($type:ty, $from:expr, $bits:expr;)*) => {$(
+        impl Sample for $type {
+            fn from_small(value: i32) -> $type { $from(value) }
+            fn bits(self) -> u64 { $bits(self) }
+        }
+    )*};
+}
+
+samples! {
+    f64, f64::from, f64::to_bits;
+    f32, |v| v as f32, |x: f32| u64::from(x.to_bits());
+    f16, |v| f16::from_f32(v as f32), |x: f16| u64::from(x.to_bits());
+    bf16, |v| bf16::from_f32(v as f32), |x: bf16| u64::from(x.to_bits());
+    i8, |v| v as i8, |x| x as u8 as u64;
+    u8, |v| v as u8, |x| x as u64;
+    i32, |v| v, |x| x as u32 as u64;
+    u32, |v| v as u32, |x| x as u64;
+    i64, i64::from, |x| x as u64;
+    u64, |v| v as u64, |x| x;
+}
+
+/// What rank `rank` sends in call `call`. For sums and the like, values that add up exactly in any order and type; for
+/// products, ones and twos.
+fn value<T: Sample>(op: Op, call: usize, rank: u32, i: usize) -> T {
+    let mixed = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(rank) << 40) ^ ((call as u64) << 50);
+    let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
+    T::from_small(match op {
+        Op::Prod => [1, 1, 2, 1][mixed as usize % 4],
+        _ => (mixed % 13) as i32 - 6,
+    })
+}
+
+fn sends<T: Sample>(op: Op, call: usize, ranks: u32, count: usize) -> Vec<Vec<T>> {
+    (0..ranks).map(|rank| (0..count).map(|i| value(op, call, rank, i)).collect()).collect()
+}
+
+/// A buffer with guard bytes on both sides, at an address that is aligned to the element, and if wanted to no more.
+struct Guarded<T> {
+    bytes: Vec<u64>,
+    offset: usize,
+    count: usize,
+    element: std::marker::PhantomData<T>,
+}
+
+impl<T: Sample> Guarded<T> {
+    fn new(count: usize, misaligned: bool) -> Guarded<T> {
+        let offset = 64 + if misaligned { size_of::<T>() } else { 0 };
+        let words = (offset + count * size_of::<T>() + 64).div_ceil(8);
+        let guard = u64::from_ne_bytes([T::GUARD; 8]);
+        Guarded { bytes: vec![guard; words], offset, count, element: std::marker::PhantomData }
+    }
+
+    fn of(values: &[T], misaligned: bool) -> Guarded<T> {
+        let mut new = Guarded::new(values.len(), misaligned);
+        new.slice().copy_from_slice(values);
+        new
+    }
+
+    #[expect(unsafe_code, reason = "any aligned bytes are elements of these types")]
+    fn slice(&mut self) -> &mut [T] {
+        let start = self.bytes.as_mut_ptr().cast::<u8>();
+        unsafe { std::slice::from_raw_parts_mut(start.add(self.offset).cast(), self.count) }
+    }
+
+    #[expect(unsafe_code, reason = "looks at all bytes")]
+    fn assert_guards(&self) {
+        let all = unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast::<u8>(), 8 * self.bytes.len()) };
+        let end = self.offset + self.count * size_of::<T>();
+        assert!(all[..self.offset].iter().chain(&all[end..]).all(|byte| *byte == T::GUARD), "a guard was overwritten");
+    }
+}
+
+fn assert_same<T: Sample>(found: &[T], wanted: &[T], what: &str) {
+    assert_eq!(found.len(), wanted.len());
+    if let Some(i) = (0..found.len()).find(|i| found[*i].bits() != wanted[*i].bits()) {
+        panic!("{what}: element {i} of {} is {:?}, wanted {:?}", found.len(), found[i], wanted[i]);
+    }
+}
+
+/// The counts that matter: none, fewer than ranks, odd, and around each edge of a chunk.
+fn counts<T>(ranks: u32) -> Vec<usize> {
+    let chunk = CHUNK / size_of::<T>();
+    let edge = CHUNK / 64 / ranks as usize * 64 / size_of::<T>();
+    let mut counts = vec![0, 1, 2, 3, 17, 61, chunk - 1, chunk, chunk + 1, edge - 1, edge, edge + 1, 3 * chunk + 5];
+    counts.sort();
+    counts.dedup();
+    counts
+}
+
+fn what<T: Element>(name: &str, comm: &Comm, op: Op, count: usize) -> String {
+    format!("{name} {op} {} x {count} on rank {} of {}", T::TYPE, comm.rank(), comm.size())
+}
+
+fn all_reduces<T: Sample>(comm: &Comm) {
+    for op in Op::ALL {
+        for count in counts::<T>(comm.size()) {
+            for variant in 0..4 {
+                let (in_place, misaligned) = (variant & 1 != 0, variant & 2 != 0);
+                for call in 0..3 {
+                    let all = sends::<T>(op, call, comm.size(), count);
+                    let own = &all[comm.rank() as usize];
+                    let wanted = reference::all_reduce(&all, op);
+                    let mut send = Guarded::of(own, misaligned);
+                    let mut recv = Guarded::<T>::new(count, !misaligned);
+                    match in_place {
+                        true => comm.all_reduce_in_place(send.slice(), op).unwrap(),
+                        false => comm.all_reduce(send.slice(), recv.slice(), op).unwrap(),
+                    }
+                    let what = what::<T>("allreduce", comm, op, count);
+                    assert_same(if in_place { send.slice() } else { recv.slice() }, &wanted, &what);
+                    if !in_place {
+                        assert_same(send.slice(), own, "send");
+                    }
+                    send.assert_guards();
+                    recv.assert_guards();
+                }
+            }
+        }
+    }
+}
+
+fn reduce_scatters<T: Sample>(comm: &Comm) {
+    let (ranks, me) = (comm.size(), comm.rank() as usize);
+    for op in Op::ALL {
+        for count in counts::<T>(ranks) {
+            for variant in 0..4 {
+                let (in_place, misaligned) = (variant & 1 != 0, variant & 2 != 0);
+                for call in 0..3 {
+                    let all = sends::<T>(op, call, ranks, count * ranks as usize);
+                    let wanted = reference::reduce_scatter(&all, op, me);
+                    let mut send = Guarded::of(&all[me], misaligned);
+                    let mut recv = Guarded::<T>::new(count, !misaligned);
+                    let what = what::<T>("reduce_scatter", comm, op, count);
+                    match in_place {
+                        true => {
+                            comm.reduce_scatter_in_place(send.slice(), op).unwrap();
+                            assert_same(&send.slice()[me * count..(me + 1) * count], &wanted, &what);
+                            assert_same(&send.slice()[..me * count], &all[me][..me * count], "the rest");
+                        }
+                        false => {
+                            comm.reduce_scatter(send.slice(), recv.slice(), op).unwrap();
+                            assert_same(recv.slice(), &wanted, &what);
+                            assert_same(send.slice(), &all[me], "send");
+                        }
+                    }
+                    send.assert_guards();
+                    recv.assert_guards();
+                }
+            }
+        }
+    }
+}
+
+fn all_gathers<T: Sample>(comm: &Comm) {
+    let (ranks, me) = (comm.size(), comm.rank() as usize);
+    for count in counts::<T>(ranks) {
+        for variant in 0..4 {
+            let (in_place, misaligned) = (variant & 1 != 0, variant & 2 != 0);
+            for call in 0..3 {
+                let all = sends::<T>(Op::Sum, call, ranks, count);
+                let wanted = reference::all_gather(&all);
+                let mut send = Guarded::of(&all[me], misaligned);
+                let mut recv = Guarded::<T>::new(count * ranks as usize, !misaligned);
+                match in_place {
+                    true => {
+                        recv.slice()[me * count..(me + 1) * count].copy_from_slice(&all[me]);
+                        comm.all_gather_in_place(recv.slice()).unwrap();
+                    }
+                    false => comm.all_gather(send.slice(), recv.slice()).unwrap(),
+                }
+                assert_same(recv.slice(), &wanted, &what::<T>("allgather", comm, Op::Sum, count));
+                assert_same(send.slice(), &all[me], "send");
+                send.assert_guards();
+                recv.assert_guards();
+            }
+        }
+    }
+}
+
+fn broadcasts<T: Sample>(comm: &Comm) {
+    for count in counts::<T>(comm.size()) {
+        for misaligned in [false, true] {
+            for call in 0..3 {
+                let root = (call as u32 + count as u32) % comm.size();
+                let all = sends::<T>(Op::Sum, call, comm.size(), count);
+                let mut buffer = Guarded::of(&all[comm.rank() as usize], misaligned);
+                comm.broadcast(buffer.slice(), root).unwrap();
+                let wanted = reference::broadcast(&all, root as usize);
+                assert_same(buffer.slice(), &wanted, &what::<T>("broadcast", comm, Op::Sum, count));
+                buffer.assert_guards();
+            }
+        }
+    }
+}
+
+/// Runs a test of one type for all ten.
+macro_rules! for_all_types {
+    ($test:ident, $comm:expr) => {{
+        $test::<f64>($comm);
+        $test::<f32>($comm);
+        $test::<f16>($comm);
+        $test::<bf16>($comm);
+        $test::<i8>($comm);
+        $test::<u8>($comm);
+        $test::<i32>($comm);
+        $test::<u32>($comm);
+        $test::<i64>($comm);
+        $test::<u64>($comm);
+    }};
+}
+
+fn on_one_to_eight_ranks(change: impl Fn(&mut Settings) + Sync, test: impl Fn(&Comm) + Sync) {
+    for n in 1..=8 {
+        ranks_with(n, CHUNK, &change, |comm| {
+            test(&comm);
+            comm.finalize().unwrap();
+        });
+    }
+}
+
+fn forced(algorithm: Algorithm) -> impl Fn(&mut Settings) {
+    move |settings| settings.algorithm = Some(algorithm)
+}
 
 #[test]
-fn a_sum_over_four_ranks_is_right_everywhere() {
-    let results = ranks(4, |comm: Comm| {
-        let send = vec![comm.rank() as f32 + 1.0; 5000];
-        let mut recv = vec![0.0; 5000];
-        comm.all_reduce(&send, &mut recv, Op::Sum).unwrap();
-        comm.barrier().unwrap();
-        comm.finalize().unwrap();
-        recv
-    });
-    assert!(results.iter().all(|recv| recv.iter().all(|x| *x == 10.0)));
+fn allreduce_one_shot_equals_the_reference() {
+    on_one_to_eight_ranks(forced(Algorithm::OneShot), |comm| for_all_types!(all_reduces, comm));
+}
+
+#[test]
+fn allreduce_two_shot_equals_the_reference() {
+    on_one_to_eight_ranks(forced(Algorithm::TwoShot), |comm| for_all_types!(all_reduces, comm));
+}
+
+#[test]
+fn allreduce_ring_equals_the_reference() {
+    on_one_to_eight_ranks(forced(Algorithm::Ring), |comm| for_all_types!(all_reduces, comm));
+}
+
+#[test]
+fn reduce_scatter_equals_the_reference() {
+    on_one_to_eight_ranks(|_| {}, |comm| for_all_types!(reduce_scatters, comm));
+}
+
+#[test]
+fn allgather_and_broadcast_equal_the_reference() {
+    on_one_to_eight_ranks(
+        |_| {},
+        |comm| {
+            for_all_types!(all_gathers, comm);
+            for_all_types!(broadcasts, comm);
+        },
+    );
+}
+
+#[test]
+fn verification_changes_no_result() {
+    let verify = |settings: &mut Settings| settings.verify = comm::Verify::Every;
+    for n in [1, 2, 3, 5] {
+        ranks_with(n, CHUNK, verify, |comm| {
+            all_reduces::<f32>(&comm);
+            all_reduces::<i8>(&comm);
+            reduce_scatters::<bf16>(&comm);
+            all_gathers::<u8>(&comm);
+            broadcasts::<f64>(&comm);
+            comm.finalize().unwrap();
+        });
+        let ring = |settings: &mut Settings| {
+            verify(settings);
+            settings.algorithm = Some(Algorithm::Ring);
+        };
+        ranks_with(n, CHUNK, ring, |comm| all_reduces::<f16>(&comm));
+    }
 }

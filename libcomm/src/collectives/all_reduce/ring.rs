@@ -34,9 +34,9 @@ pub(super) unsafe fn run<T: Element>(
         steps.await_all()?;
     }
     let per_block = ranks * (steps.chunk_bytes() / size_of::<T>());
-    for piece in pieces(count, per_block) {
+    for (number, piece) in (0..).zip(pieces(count, per_block)) {
         // SAFETY: the caller's; blocks lie inside its buffers.
-        unsafe { Block { steps: &mut *steps, send, recv, piece, op }.run()? };
+        unsafe { Block { steps: &mut *steps, send, recv, piece, op, number }.run()? };
     }
     Ok(())
 }
@@ -47,6 +47,8 @@ struct Block<'s, 'a, T> {
     recv: *mut T,
     piece: Range<usize>,
     op: Op,
+    /// Which block of the call it is, which messages call its chunk.
+    number: u64,
 }
 
 impl<T: Element> Block<'_, '_, T> {
@@ -55,11 +57,6 @@ impl<T: Element> Block<'_, '_, T> {
         let ranks = self.steps.size();
         let share = share(self.piece.len(), size_of::<T>(), ranks, (from + ranks - back % ranks) % ranks);
         self.piece.start + share.start..self.piece.start + share.end
-    }
-
-    /// Which of the call's chunks a share is, for messages.
-    fn chunk(&self, share: &Range<usize>) -> u64 {
-        (share.start * size_of::<T>() / self.steps.chunk_bytes()) as u64
     }
 
     /// # Safety
@@ -112,7 +109,7 @@ impl<T: Element> Block<'_, '_, T> {
             self.steps.post();
             self.steps.await_rank(left)?;
             let share = self.share(me, hop);
-            let (bytes, chunk) = (share.len() * size, self.chunk(&share));
+            let (bytes, chunk) = (share.len() * size, self.number);
             unsafe {
                 let target = self.recv.add(share.start).cast();
                 self.steps.take(left, Region::Chunk, 0, target, bytes, 0, chunk)?;
@@ -143,7 +140,7 @@ impl<T: Element> Block<'_, '_, T> {
         let came = self.steps.peer(left, Region::Chunk, 0);
         // SAFETY: the caller's; the share lies inside our own data.
         unsafe {
-            self.steps.check(left, came, share.len() * size_of::<T>(), 0, self.chunk(share))?;
+            self.steps.check(left, came, share.len() * size_of::<T>(), 0, self.number)?;
             let own = self.send.add(share.start);
             let source = |which| if which == 0 { came.cast() } else { own };
             let op = if self.op == Op::Avg { Op::Sum } else { self.op };
@@ -163,6 +160,6 @@ impl<T: Element> Block<'_, '_, T> {
     unsafe fn damage(&self, stage: Stage, share: &Range<usize>) {
         let slot = self.steps.slot(Region::Chunk, 0);
         // SAFETY: the caller's.
-        unsafe { self.steps.maybe_damage(stage, self.chunk(share), slot, share.len() * size_of::<T>()) };
+        unsafe { self.steps.maybe_damage(stage, self.number, slot, share.len() * size_of::<T>()) };
     }
 }
