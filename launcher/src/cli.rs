@@ -39,7 +39,7 @@ pub struct Args {
     /// The first argument that is not an option is the program; everything behind it belongs to the program, up to an
     /// argument that is `:` alone. There another program of the same job begins, with -n, -x and --wdir of its own; -x
     /// and --wdir before the first program hold for all of them.
-    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true, help_heading = "What to start")]
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, help_heading = "What to start")]
     pub program: Vec<OsString>,
 }
 
@@ -61,7 +61,7 @@ pub struct FileArgs {
 #[command(name = "prun", no_binary_name = true, disable_help_flag = true)]
 pub struct PartArgs {
     /// How many ranks run it.
-    #[arg(short = 'n', long = "np", value_name = "N")]
+    #[arg(short = 'n', long = "np", value_name = "N", allow_negative_numbers = true)]
     pub np: Option<RankCount>,
     /// Its variables.
     #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", value_parser = assignment())]
@@ -70,7 +70,7 @@ pub struct PartArgs {
     #[arg(long, value_name = "DIR", value_parser = OsStringValueParser::new().map(Template::from))]
     pub wdir: Option<Template>,
     /// The program and its arguments.
-    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true)]
     pub program: Vec<OsString>,
 }
 
@@ -82,7 +82,7 @@ pub struct PartArgs {
 #[command(next_help_heading = "What to start")]
 pub struct Options {
     /// How many ranks run the program
-    #[arg(short = 'n', long = "np", value_name = "N")]
+    #[arg(short = 'n', long = "np", value_name = "N", allow_negative_numbers = true)]
     #[serde(rename = "ranks", deserialize_with = "file::scalar")]
     pub np: Option<RankCount>,
 
@@ -290,7 +290,7 @@ pub struct CompilerArgs {
     #[arg(long)]
     pub show: bool,
     /// Arguments for the compiler ($CC or cc, $CXX or c++)
-    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "ARGS", trailing_var_arg = true)]
     pub args: Vec<OsString>,
 }
 
