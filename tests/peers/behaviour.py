@@ -2,8 +2,9 @@
 """How launchers behave when things go wrong: small experiments, prun beside its peers, one row for each promise.
 
 Every experiment runs in a session of its own under a hard limit, and what it leaves is cleared away after it was
-counted. Run it on a machine where no other job of these launchers runs: their files would be counted too. The last column judges prun by the rule of the row (`--rules` prints them): `best` alone, `tie` with the best
-peer, or `NO`. The status is 1 if a row says NO.
+counted. Run it on a machine where no other job of these launchers runs: their files would be counted too. The last
+column judges prun by the rule of the row (`--rules` prints them): `best` alone, `tie` with the best peer, or `NO`. The
+status is 1 if a row says NO.
 """
 
 import os
@@ -13,7 +14,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 from typing import Callable, Optional
 
@@ -275,7 +275,8 @@ def burst_then_exit(launcher, bench):
 def throughput(labelled):
     def measure(launcher, bench):
         each = (4 if bench.quick else 32) * 5 * 65536
-        facts = peers.through_cat(launcher.command(4, [bench.writer, "blocks", str(each)], label=labelled), bench.limit_s)
+        program = [bench.writer, "blocks", str(each)]
+        facts = peers.through_cat(launcher.command(4, program, label=labelled), bench.limit_s)
         return facts | {"mb_per_s": 4 * each / facts["seconds"] / 1e6 if facts["seconds"] else 0.0}
 
     return measure
@@ -409,8 +410,8 @@ def lines_row(title, shape, count, line_bytes, labelled):
 
     return Experiment(
         title, whole_lines(shape, count, line_bytes, labelled),
-        [Row(title, "most lines that arrive whole, each alone on its line", lambda f: f"{f[0]['intact']} of {f[0]['of']}",
-             missing, lambda f: missing(f) == (0,))])
+        [Row(title, "most lines that arrive whole, each alone on its line",
+             lambda f: f"{f[0]['intact']} of {f[0]['of']}", missing, lambda f: missing(f) == (0,))])
 
 
 def throughput_row(labelled):
@@ -513,7 +514,8 @@ def experiments(limit_s):
 
     return [
         Experiment("start", start_four, [
-            Row("start and end, n = 4", "the lowest median", lambda f: f"{median_ms(f):.1f} ms" if median_ms(f) else "fails",
+            Row("start and end, n = 4", "the lowest median",
+                lambda f: f"{median_ms(f):.1f} ms" if median_ms(f) else "fails",
                 lambda f: (median_ms(f) or float("inf"),))], trials=21, quick_trials=5),
         Experiment("kill -9 of the launcher", kill_launcher, [
             alive("kill -9 launcher: ranks alive", "ranks", 2, "fewest alive after 4 s; none wanted"),
@@ -527,8 +529,9 @@ def experiments(limit_s):
             Row("SIGTERM to the launcher", "no rank left, then rc 143 (128 + 15), then the time", say_ending,
                 lambda f: ended_well(f, 143), lambda f: ended_well(f, 143)[:2] == (False, False))]),
         Experiment("SIGTERM, ranks ignore it", terminate_stubborn, [
-            Row("  ranks ignore SIGTERM", f"ends with no rank left, within {GRACE_S + 0.5} s (prun: --grace {GRACE_S}s), "
-                "then rc 143", say_ending, stubborn_badness, lambda f: stubborn_badness(f)[:2] == (False, 0))]),
+            Row("  ranks ignore SIGTERM",
+                f"ends with no rank left, within {GRACE_S + 0.5} s (prun: --grace {GRACE_S}s), then rc 143", say_ending,
+                stubborn_badness, lambda f: stubborn_badness(f)[:2] == (False, 0))]),
         Experiment("SIGTERM, family", terminate_family, [
             Row("  setsid children alive", "ends, fewest alive after 4 s; none wanted",
                 lambda f: f"{f[0]['setsid']} of 4" + ("" if f[0]["ended"] else ", hangs"),
@@ -545,7 +548,8 @@ def experiments(limit_s):
         lines_row("200 KB lines whole, labelled", "long", 20, 200_000, True),
         lines_row("200 KB lines whole, plain", "long", 20, 200_000, False),
         Experiment("last line", last_line, [
-            Row("last lines without newline", "most that stand alone on a line", lambda f: f"{f[0]['separated']} of 4 separate",
+            Row("last lines without newline", "most that stand alone on a line",
+                lambda f: f"{f[0]['separated']} of 4 separate",
                 lambda f: (4 - f[0]["separated"],), lambda f: f[0]["separated"] == 4)]),
         Experiment("burst", burst_then_exit, [
             Row("2.4 MB, then rank 1 exits 7", "fewest runs that lose output, then rc 7", say_burst,
@@ -600,7 +604,8 @@ def main():
               if not options.only or any(text in title for text in options.only
                                          for title in [experiment.name, *(row.title for row in experiment.rows)])]
     if options.rules:
-        print(peers.table([["row", "rule"]] + [[row.title, row.rule] for each in chosen for row in each.rows], left=(0, 1)))
+        rules = [[row.title, row.rule] for experiment in chosen for row in experiment.rows]
+        print(peers.table([["row", "rule"], *rules], left=(0, 1)))
         return 0
 
     peers.prepare()

@@ -50,7 +50,8 @@ class Launcher:
     def version(self):
         for argument in ("--version", "-info"):
             try:
-                shown = subprocess.run([self.program, argument], capture_output=True, text=True, timeout=20, check=False)
+                shown = subprocess.run(
+                    [self.program, argument], capture_output=True, text=True, timeout=20, check=False)
             except (OSError, subprocess.TimeoutExpired):
                 continue
             lines = [line.strip() for line in shown.stdout.splitlines() if line.strip()]
