@@ -6,6 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use clap::ValueHint;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde::Deserialize;
 
@@ -20,6 +21,7 @@ use crate::job::{Bind, JsonTarget, LabelTemplate, PtyRanks, StdinTo, Verify};
 #[command(
     name = "prun",
     version,
+    long_version = concat!(env!("CARGO_PKG_VERSION"), " (with libcomm; Open MPI's packages have another program of this name)"),
     about = "Start a program several times, as the ranks of one job, and look after them",
     long_about = "Starts a program several times, as the ranks of one job: wires them together, passes their output \
                   on, ends all when one fails, and leaves nothing behind, whoever is killed.",
@@ -39,7 +41,7 @@ pub struct Args {
     /// The first argument that is not an option is the program; everything behind it belongs to the program, up to an
     /// argument that is `:` alone. There another program of the same job begins, with -n, -x and --wdir of its own; -x
     /// and --wdir before the first program hold for all of them.
-    #[arg(value_name = "PROGRAM", trailing_var_arg = true, help_heading = "What to start")]
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, help_heading = "What to start")]
     pub program: Vec<OsString>,
 }
 
@@ -48,7 +50,7 @@ pub struct Args {
 #[command(name = "prun run", override_usage = "prun run [OPTIONS] JOB.toml", max_term_width = 100)]
 pub struct FileArgs {
     /// The job file; keys are listed in `prun man`
-    #[arg(value_name = "JOB.toml")]
+    #[arg(value_name = "JOB.toml", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
 
     /// What the flags say; it wins over the file.
@@ -114,7 +116,7 @@ pub struct Options {
     /// Read variables from a file of NAME=VALUE lines
     ///
     /// A line that starts with `#` is a comment; `export` before a name and quotes around a whole value are dropped.
-    #[arg(long, value_name = "FILE", help_heading = "Environment")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Environment")]
     #[serde(deserialize_with = "file::one_or_many")]
     pub env_file: Vec<PathBuf>,
 
@@ -184,7 +186,7 @@ pub struct OutputOptions {
     ///
     /// A directory gets rank-0.out, rank-0.err and so on. A pattern may hold {rank}, {stream}, {host} and {job};
     /// one without {stream} takes both streams.
-    #[arg(short = 'o', long = "output-dir", value_name = "DIR|PATTERN")]
+    #[arg(short = 'o', long = "output-dir", value_name = "DIR|PATTERN", value_hint = ValueHint::DirPath)]
     #[serde(rename = "dir", deserialize_with = "file::scalar")]
     pub dir: Option<OutputPattern>,
 

@@ -3,7 +3,7 @@
 //! Made once, from flags and an optional file; everything later trusts it. Nothing here looks at the
 //! machine: that is the [`placement`](crate::placement).
 //!
-//! [`file`] reads a job file, [`merge`] lays flags over it, [`check`] makes the `Job` of both.
+//! [`mod@file`] reads a job file, [`merge`] lays flags over it, [`check`] makes the `Job` of both.
 
 pub mod check;
 pub mod duration;

@@ -294,11 +294,12 @@ fn mount(line: &str) -> Option<Mount> {
     let (mounted, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
     let v2 = match kind.next()? {
-        "cgroup" => false,
+        // `cpuset` is what cgroups grew out of: one controller under its own name.
+        "cgroup" | "cpuset" => false,
         "cgroup2" => true,
         _ => return None,
     };
-    let options = kind.nth(1).unwrap_or_default().to_owned();
+    let options = if line.contains(" - cpuset ") { "cpuset" } else { kind.nth(1).unwrap_or_default() }.to_owned();
     let mut mounted = mounted.split(' ').skip(3);
     let (top, place) = (unescaped(mounted.next()?), unescaped(mounted.next()?));
     Some(Mount { v2, top, place, options })
@@ -414,6 +415,20 @@ mod tests {
         );
         assert_eq!(root.cpus().usable.to_string(), "1");
         assert_eq!(root.cpus().quota, None);
+    }
+
+    #[test]
+    fn the_old_cpuset_file_system_is_understood() {
+        let root = Root::new(
+            "cpuset",
+            &[
+                STATUS,
+                ("proc/self/mountinfo", "31 23 0:28 / /dev/cpuset rw - cpuset none rw\n"),
+                ("proc/self/cgroup", "1:cpuset:/half\n"),
+                ("dev/cpuset/half/cpus", "0-7\n"),
+            ],
+        );
+        assert_eq!(root.cpus().usable.to_string(), "0-7");
     }
 
     #[test]

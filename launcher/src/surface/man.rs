@@ -36,13 +36,21 @@ pub fn page() -> String {
     let _ = man.render_synopsis_section(&mut text);
     let _ = man.render_description_section(&mut text);
     let _ = man.render_options_section(&mut text);
-    let _ = man.render_subcommands_section(&mut text);
-    let _ = rest().to_writer(&mut text);
+    let _ = rest(&command).to_writer(&mut text);
     String::from_utf8_lossy(&text).into_owned()
 }
 
-fn rest() -> Roff {
+fn rest(command: &clap::Command) -> Roff {
     let mut page = Roff::new();
+    page.control("SH", ["OTHER COMMANDS"]);
+    page.text([roman(
+        "Only the very first argument can be one of these words: `prun -n 2 run` starts a program of that name.",
+    )]);
+    for word in command.get_subcommands() {
+        page.control("TP", []);
+        page.text([bold(format!("prun {}", word.get_name()))]);
+        page.text([roman(word.get_about().map(ToString::to_string).unwrap_or_default())]);
+    }
     page.control("SH", ["JOB FILE"]);
     page.text([roman(
         "A job file is TOML. A key is the long name of its flag, at the top or in one of the tables [output] and [ending], and \
@@ -52,7 +60,7 @@ fn rest() -> Roff {
          environment.",
     )]);
     verbatim(&mut page, help::keys().trim_end());
-    page.control("SH", ["ENVIRONMENT"]);
+    page.control("SH", ["VARIABLES OF THE RANKS"]);
     page.text([roman("Each rank finds:")]);
     for (names, meaning) in VARIABLES {
         if names.is_empty() {
