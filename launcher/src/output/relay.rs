@@ -568,7 +568,7 @@ impl Pace {
     const AT_ONCE: u32 = 4;
     /// Rounds that carried this much are worth their calls.
     const LARGE: usize = 32 << 10;
-    const NAP: Duration = Duration::from_micros(100);
+    const NAP: Duration = Duration::from_micros(50);
 
     fn after_round(&mut self, read: usize) {
         let now = Instant::now();
