@@ -20,13 +20,23 @@ pub fn sleep_while(word: &AtomicU32, value: u32, limit: Duration) {
     let _ = futex::wait(word, futex::Flags::empty(), value, Some(&limit));
 }
 
-/// Under loom there is neither time nor futex: a sleeper that nobody changes the word for never goes on,
-/// so a lost wake-up shows as a model that does not end.
+/// Under loom: parked among the sleepers of that word. A sleeper that nobody wakes is a deadlock, which loom finds.
 #[cfg(loom)]
 pub fn sleep_while(word: &AtomicU32, value: u32, _limit: Duration) {
-    while word.load(Acquire) == value {
-        loom::thread::yield_now();
+    {
+        // As in the kernel, nobody can wake between the look at the word and the sleep.
+        let mut sleepers = SLEEPERS.lock().unwrap();
+        if word.load(Relaxed) != value {
+            return;
+        }
+        sleepers.push((std::ptr::from_ref(word) as usize, loom::thread::current()));
     }
+    loom::thread::park();
+}
+
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref SLEEPERS: loom::sync::Mutex<Vec<(usize, loom::thread::Thread)>> = Default::default();
 }
 
 /// Wakes all who sleep on `word`.
@@ -37,7 +47,12 @@ pub fn wake_all(word: &AtomicU32) {
 }
 
 #[cfg(loom)]
-pub fn wake_all(_word: &AtomicU32) {}
+pub fn wake_all(word: &AtomicU32) {
+    let wanted = std::ptr::from_ref(word) as usize;
+    let mut sleepers = SLEEPERS.lock().unwrap();
+    sleepers.iter().filter(|(address, _)| *address == wanted).for_each(|(_, thread)| thread.unpark());
+    sleepers.retain(|(address, _)| *address != wanted);
+}
 
 /// Tells the core that we spin.
 pub fn relax() {

@@ -16,6 +16,7 @@ pub const MAX_RANKS: u32 = 4096;
 /// Parts of the segment begin at multiples of this.
 pub const PAGE: usize = 4096;
 /// Words that different processes write lie this far apart: two cache lines, since they are fetched in pairs.
+#[cfg(not(loom))]
 pub const LINE: usize = 128;
 
 /// How many of a rank's last calls are kept.

@@ -25,3 +25,6 @@ pub(crate) struct View<'a> {
     /// Each rank's block.
     pub(crate) ranks: &'a [RankBlock],
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -1,0 +1,303 @@
+//! The shipped barrier, slot, bell, abort and mailbox code under loom, which tries the orders in which threads
+//! can run and writes can be seen. Waits neither spin nor yield here but sleep at once, with no limit of time, so
+//! a lost wake-up is a deadlock.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p libcomm --release --lib loom`
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::abort::{AbortReason, RankExit};
+use super::atomic::{AtomicU32, AtomicU64, Relaxed, Release};
+use super::layout::*;
+use super::mailbox::{Exchanged, Refusal, exchange};
+use super::step::Stamp;
+use super::wait::{Stop, Waiter};
+use super::{View, text};
+
+/// The shared words of `ranks` ranks that have all joined generation 1, as owned memory.
+struct Words {
+    shared: Shared,
+    exits: Vec<AtomicU32>,
+    ranks: Vec<RankBlock>,
+}
+
+fn word() -> AtomicU32 {
+    AtomicU32::new(0)
+}
+
+fn long() -> AtomicU64 {
+    AtomicU64::new(0)
+}
+
+fn longs<const N: usize>() -> [AtomicU64; N] {
+    std::array::from_fn(|_| long())
+}
+
+impl Words {
+    fn new(ranks: usize) -> Arc<Words> {
+        let block = || RankBlock {
+            status: Status {
+                session: AtomicU32::new(1),
+                failed: word(),
+                pid: word(),
+                text_bytes: word(),
+                pid_started: long(),
+                pid_namespace: long(),
+                activity: long(),
+            },
+            control: Control { posted: long(), signature: [longs(), longs()] },
+            bell: Bell { count: word(), waiting_for: word() },
+            cpus: Line(longs()),
+            text: Line(longs()),
+            mailbox: Line(longs()),
+            verdict: Verdict { failed_peer: word(), text_bytes: word(), text: longs() },
+            records: Line(std::array::from_fn(|_| Record {
+                number: long(),
+                kind: long(),
+                count: long(),
+                started: long(),
+                ended: long(),
+                generation: long(),
+                reserved: longs(),
+            })),
+        };
+        let shared = Shared {
+            abort: Line(word()),
+            news: Line(word()),
+            joins: Line(AtomicU32::new(ranks as u32)),
+            sleepers: Line(word()),
+        };
+        Arc::new(Words {
+            shared,
+            exits: (0..ranks).map(|_| word()).collect(),
+            ranks: (0..ranks).map(|_| block()).collect(),
+        })
+    }
+
+    fn view(&self) -> View<'_> {
+        View { shared: &self.shared, exits: &self.exits, ranks: &self.ranks }
+    }
+}
+
+fn waiter(me: u32) -> Waiter {
+    Waiter::new(me, 1, None)
+}
+
+fn step(count: u64) -> Stamp {
+    Stamp::new(1, count)
+}
+
+fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(test);
+}
+
+fn meet(view: View<'_>, waiter: &Waiter, count: u64) -> Result<(), Stop> {
+    view.post(waiter.me(), step(count));
+    view.await_all(waiter, step(count))
+}
+
+/// Slots as plain memory: loom fails if one is written while it may be read.
+type Slots = [[UnsafeCell<u64>; 2]; 2];
+
+fn put(slots: &Slots, rank: u32, step: u64, value: u64) {
+    // SAFETY: the slot is reclaimed, which is what loom checks.
+    #[expect(unsafe_code, reason = "a slot as loom sees it")]
+    slots[rank as usize][step as usize % 2].with_mut(|slot| unsafe { *slot = value });
+}
+
+fn take(slots: &Slots, rank: u32, step: u64) -> u64 {
+    // SAFETY: the slot's rank has posted, which is what loom checks.
+    #[expect(unsafe_code, reason = "a slot as loom sees it")]
+    slots[rank as usize][step as usize % 2].with(|slot| unsafe { *slot })
+}
+
+fn slots() -> Arc<Slots> {
+    Arc::new(std::array::from_fn(|_| std::array::from_fn(|_| UnsafeCell::new(0))))
+}
+
+#[test]
+fn loom_barrier_and_slots_hand_every_step_over() {
+    model(3, || {
+        let (words, slots) = (Words::new(2), slots());
+        let rank = |me: u32, words: &Words, slots: &Slots| {
+            let waiter = waiter(me);
+            for count in 0..3 {
+                put(slots, me, count, 10 * count + u64::from(me));
+                meet(words.view(), &waiter, count + 1).unwrap();
+                assert_eq!(take(slots, 1 - me, count), 10 * count + u64::from(1 - me));
+            }
+        };
+        let other = {
+            let (words, slots) = (words.clone(), slots.clone());
+            thread::spawn(move || rank(1, &words, &slots))
+        };
+        rank(0, &words, &slots);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_writer_that_reclaims_may_run_ahead_of_its_reader() {
+    model(2, || {
+        let (words, slots) = (Words::new(2), slots());
+        let reader = {
+            let (words, slots) = (words.clone(), slots.clone());
+            thread::spawn(move || {
+                let waiter = waiter(1);
+                for count in 0..3 {
+                    words.view().post(1, step(count + 1)); // done with the step before
+                    words.view().await_post(&waiter, 0, step(count + 1)).unwrap();
+                    assert_eq!(take(&slots, 0, count), count + 7);
+                }
+            })
+        };
+        let waiter = waiter(0);
+        for count in 0..3 {
+            words.view().await_post(&waiter, 1, step(count)).unwrap();
+            put(&slots, 0, count, count + 7);
+            words.view().post(0, step(count + 1));
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_three_ranks_meet() {
+    model(2, || {
+        let words = Words::new(3);
+        let others: Vec<_> = (1..3)
+            .map(|me| {
+                let words = words.clone();
+                thread::spawn(move || meet(words.view(), &waiter(me), 1).unwrap())
+            })
+            .collect();
+        meet(words.view(), &waiter(0), 1).unwrap();
+        others.into_iter().for_each(|other| other.join().unwrap());
+    });
+}
+
+#[test]
+fn loom_an_exit_wakes_a_sleeper_and_names_the_rank() {
+    model(3, || {
+        let words = Words::new(2);
+        let rankd = {
+            let words = words.clone();
+            thread::spawn(move || words.view().record_exit(1, RankExit::Signal(9)))
+        };
+        let stop = meet(words.view(), &waiter(0), 1).unwrap_err();
+        // Between the record and the news only the abort word may be seen.
+        let exited = Stop::Exited { rank: 1, exit: RankExit::Signal(9), joined: true };
+        assert!(stop == exited, "{stop:?}");
+        rankd.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_what_a_rank_posted_before_it_ended_counts() {
+    model(3, || {
+        let words = Words::new(2);
+        let peer = {
+            let words = words.clone();
+            thread::spawn(move || {
+                words.view().post(1, step(1));
+                words.view().record_exit(1, RankExit::Code(0)); // rankd, after the rank's end
+            })
+        };
+        assert_eq!(meet(words.view(), &waiter(0), 1), Ok(()));
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_what_a_rank_posted_before_it_left_counts() {
+    model(3, || {
+        let words = Words::new(2);
+        let peer = {
+            let words = words.clone();
+            thread::spawn(move || {
+                words.view().post(1, step(1));
+                crate::bootstrap::leave(words.view(), 1, 1);
+            })
+        };
+        assert_eq!(meet(words.view(), &waiter(0), 1), Ok(()));
+        assert_eq!(words.view().await_post(&waiter(0), 1, step(2)), Err(Stop::Left { rank: 1 }));
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_an_abort_ends_all_waits_and_the_first_reason_counts() {
+    model(2, || {
+        let words = Words::new(3);
+        let others: Vec<_> = [AbortReason::Interrupted, AbortReason::TimeLimit]
+            .map(|reason| {
+                let words = words.clone();
+                thread::spawn(move || words.view().set_abort(reason))
+            })
+            .into();
+        let stop = meet(words.view(), &waiter(0), 1).unwrap_err();
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(stop, Stop::Aborted(words.view().abort_reason().unwrap()));
+    });
+}
+
+#[test]
+fn loom_a_failure_ends_the_peers_wait_and_its_text_is_whole() {
+    model(3, || {
+        let words = Words::new(2);
+        let peer = {
+            let words = words.clone();
+            thread::spawn(move || {
+                let block = &words.ranks[1];
+                block.status.text_bytes.store(text::store_text(&block.text.0, "because") as u32, Relaxed);
+                block.status.failed.store(1, Release);
+                words.view().tell_all();
+            })
+        };
+        assert_eq!(meet(words.view(), &waiter(0), 1), Err(Stop::Failed { rank: 1 }));
+        let bytes = words.ranks[1].status.text_bytes.load(Relaxed) as usize;
+        assert_eq!(text::load_text(&words.ranks[1].text.0, bytes), "because");
+        peer.join().unwrap();
+    });
+}
+
+/// Runs two exchanges after each other as rank `me`; rank 1 refuses the second.
+fn exchange_twice(words: &Words, me: u32) {
+    let waiter = waiter(me);
+    for round in 0..2u64 {
+        let mut met = 2 * round;
+        let mut meet_next = || {
+            met += 1;
+            meet(words.view(), &waiter, met)
+        };
+        let open = |_: u32, blob: &[u8]| if me == 1 && round == 1 { Err("no".to_owned()) } else { Ok(blob[0]) };
+        let blob = [10 * round as u8 + me as u8];
+        let result = exchange(words.view(), me, &blob, &mut meet_next, open).unwrap();
+        let wanted = match round {
+            0 => {
+                let mut all = vec![None, None];
+                all[1 - me as usize] = Some(1 - me as u8);
+                Exchanged::All(all)
+            }
+            _ => Exchanged::Fallback(Refusal { rank: 1, peer: 0, why: "no".into() }),
+        };
+        assert_eq!(result, wanted);
+    }
+}
+
+#[test]
+fn loom_an_exchange_gives_every_blob_and_then_the_same_answer_to_all() {
+    model(2, || {
+        let words = Words::new(2);
+        let other = {
+            let words = words.clone();
+            thread::spawn(move || exchange_twice(&words, 1))
+        };
+        exchange_twice(&words, 0);
+        other.join().unwrap();
+    });
+}

@@ -1,0 +1,395 @@
+//! Ranks as processes of their own, which join as under prun: by environment, inherited descriptor and socket.
+//!
+//! The test plays the daemon; each rank is this test program again, told by a variable what to do.
+
+use comm::node::{AbortReason, CallState, JobSegment, JoinServer, RankExit};
+use comm::{Comm, CommError, Op, env};
+use rustix::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "LIBCOMM_TEST_ROLE";
+const JOB: &str = "processes";
+
+/// What a rank does; not a test of its own.
+#[test]
+#[ignore = "started by the other tests"]
+fn as_a_rank() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let comm = match role.as_str() {
+        "fail" => std::process::exit(7),
+        "return" => return,
+        _ => Comm::init(),
+    };
+    let result = comm.and_then(|comm| match role.as_str() {
+        "init" => comm.finalize(),
+        "twice" => {
+            comm.finalize()?;
+            Comm::init()?.finalize()
+        }
+        "barriers" => loop {
+            comm.barrier()?
+        },
+        "reductions" => {
+            let mut data = vec![1.0f32; 1_000_000];
+            loop {
+                comm.all_reduce_in_place(&mut data, Op::Max)?
+            }
+        }
+        "wait" => {
+            comm.barrier()?;
+            match comm.rank() {
+                1 => loop {
+                    std::thread::park()
+                },
+                _ => comm.all_reduce_in_place(&mut [1.0f32; 10], Op::Sum),
+            }
+        }
+        "exit in the middle" => match comm.rank() {
+            1 => std::process::exit(0), // joined, not left
+            _ => comm.barrier(),
+        },
+        "fork" => {
+            forked_copy_is_refused(&comm);
+            comm.barrier()?;
+            comm.finalize()
+        }
+        other => panic!("no role {other}"),
+    });
+    match result {
+        Ok(()) => println!("rank: fine"),
+        Err(error) => println!("rank: at {}: {error}", now_ns()),
+    }
+}
+
+#[expect(unsafe_code, reason = "fork")]
+fn forked_copy_is_refused(comm: &Comm) {
+    // SAFETY: the child only makes a call that must return at once, and leaves by _exit.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let refused = matches!(comm.barrier(), Err(CommError::Forked));
+        unsafe { libc::_exit(if refused { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child and a live integer.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0, "the fork could use the communicator");
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The daemon's side of a job.
+struct Job {
+    segment: JobSegment,
+    /// Inheritable.
+    fd: OwnedFd,
+    size: u32,
+    ranks: Vec<Child>,
+}
+
+impl Job {
+    fn new(size: u32) -> Job {
+        let segment = JobSegment::create(JOB, size, size).unwrap();
+        let fd = rustix::io::dup(segment.as_fd()).unwrap();
+        Job { segment, fd, size, ranks: Vec::new() }
+    }
+
+    fn command(&self, rank: u32, role: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "as_a_rank", "--ignored", "--nocapture"])
+            .env(ROLE, role)
+            .env(env::RANK, rank.to_string())
+            .env(env::LOCAL_RANK, rank.to_string())
+            .env(env::SIZE, self.size.to_string())
+            .env(env::JOB_ID, JOB)
+            .env(env::SEGMENT_FD, self.fd.as_raw_fd().to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn start(size: u32, role: &str) -> Job {
+        let mut job = Job::new(size);
+        for rank in 0..size {
+            job.add(job.command(rank, role));
+        }
+        job
+    }
+
+    fn add(&mut self, mut command: Command) {
+        self.ranks.push(command.spawn().unwrap());
+    }
+
+    /// Returns once all ranks make calls.
+    fn wait_for_calls(&self) {
+        let busy =
+            || (0..self.size).all(|rank| self.segment.rank_report(rank).last_call().is_some_and(|c| c.number >= 3));
+        wait_until(busy);
+    }
+
+    /// Kills a rank, and notes its end as soon as it is reaped. Returns when that was.
+    fn kill(&mut self, rank: u32) -> u64 {
+        self.ranks[rank as usize].kill().unwrap();
+        self.reap(rank);
+        now_ns()
+    }
+
+    fn reap(&mut self, rank: u32) {
+        let status = self.ranks[rank as usize].wait().unwrap();
+        let exit = match status.signal() {
+            Some(signal) => RankExit::Signal(signal),
+            None => RankExit::Code(status.code().unwrap()),
+        };
+        self.segment.note_exit(rank, exit);
+    }
+
+    /// What a rank printed about how it ended.
+    fn verdict(&mut self, rank: u32) -> String {
+        use std::io::Read;
+        let mut text = String::new();
+        self.ranks[rank as usize].stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        let line = text.lines().find_map(|line| line.split_once("rank: ").map(|(_, verdict)| verdict.to_owned()));
+        line.unwrap_or_else(|| panic!("rank {rank} printed no verdict: {text}"))
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for rank in &mut self.ranks {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+    }
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it did not happen in a minute");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Milliseconds from `noted` to the moment that a verdict carries.
+fn delay_ms(verdict: &str, noted: u64) -> f64 {
+    let at: u64 = verdict.strip_prefix("at ").unwrap().split(':').next().unwrap().parse().unwrap();
+    (at as i64 - noted as i64) as f64 / 1e6
+}
+
+/// Kills a rank while all are busy; all others must name it. On a busy machine a process may not run for a while, so
+/// of five trials the median must be quick.
+fn assert_a_kill_is_told(role: &str) {
+    let mut delays: Vec<f64> = (0..5)
+        .map(|trial| {
+            let mut job = Job::start(3, role);
+            job.wait_for_calls();
+            let victim = trial % 3;
+            let noted = job.kill(victim);
+            let survivors = (0..3).filter(|rank| *rank != victim);
+            let delay = survivors.map(|rank| {
+                let verdict = job.verdict(rank);
+                let wanted = format!("rank {victim} exited (signal 9, SIGKILL) without leaving");
+                assert!(verdict.contains(&wanted), "{verdict}");
+                delay_ms(&verdict, noted)
+            });
+            delay.fold(0.0, f64::max)
+        })
+        .collect();
+    delays.sort_by(f64::total_cmp);
+    println!("{role}: told within {delays:?} ms");
+    assert!(delays[2] < 100.0, "{delays:?} ms");
+}
+
+#[test]
+fn a_kill_in_a_barrier_is_told_to_all_in_time() {
+    assert_a_kill_is_told("barriers");
+}
+
+#[test]
+fn a_kill_in_an_allreduce_is_told_to_all_in_time() {
+    assert_a_kill_is_told("reductions");
+}
+
+#[test]
+fn a_rank_that_ends_before_it_joins_makes_the_others_init_fail() {
+    for (role, status) in [("return", 0), ("fail", 7)] {
+        let mut job = Job::new(3);
+        job.add(job.command(0, "init"));
+        job.add(job.command(1, role));
+        job.add(job.command(2, "init"));
+        job.reap(1);
+        for rank in [0, 2] {
+            let verdict = job.verdict(rank);
+            assert!(verdict.contains(&format!("rank 1 exited (status {status}) before joining")), "{verdict}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_exits_without_leaving_is_named() {
+    let mut job = Job::start(2, "exit in the middle");
+    job.reap(1);
+    let verdict = job.verdict(0);
+    assert!(verdict.contains("rank 1 exited (status 0) without leaving"), "{verdict}");
+    assert_eq!(job.segment.aborted(), Some(AbortReason::RankExited(1)));
+}
+
+#[test]
+fn ending_the_job_ends_the_waits() {
+    let mut job = Job::start(2, "wait");
+    wait_until(|| job.segment.rank_report(0).last_call().is_some_and(|call| call.waiting_for == Some(1)));
+    job.segment.abort(AbortReason::TimeLimit);
+    let verdict = job.verdict(0);
+    assert!(verdict.contains("the job is being ended: its time limit is over during call 2 allreduce"), "{verdict}");
+}
+
+#[test]
+fn the_report_says_who_waits_for_whom() {
+    let job = Job::start(2, "wait");
+    wait_until(|| job.segment.rank_report(0).last_call().is_some_and(|call| call.waiting_for == Some(1)));
+    assert!(job.segment.anyone_joined());
+    let before = job.segment.progress();
+    let (waits, idle) = (job.segment.rank_report(0), job.segment.rank_report(1));
+    let call = waits.last_call().unwrap();
+    assert_eq!((call.number, call.count, call.state), (2, 10, CallState::Running));
+    let line = waits.to_string();
+    assert!(line.starts_with("rank 0: call 2 allreduce sum f32 x 10, waits for rank 1, since "), "{line}");
+    assert_eq!(idle.last_call().unwrap().state, CallState::Done);
+    assert!(waits.joined && idle.joined && idle.exit.is_none());
+    assert_eq!(job.segment.progress(), before, "nobody moves");
+}
+
+#[test]
+fn a_closed_or_reused_descriptor_is_replaced_through_the_socket() {
+    let uid = rustix::process::getuid().as_raw();
+    let mut server = JoinServer::bind(JOB, uid).unwrap();
+    let mut job = Job::new(4);
+    let wrong_job = JobSegment::create("another", 4, 4).unwrap();
+    let wrong_fd = rustix::io::dup(wrong_job.as_fd()).unwrap();
+    for rank in 0..4 {
+        let mut command = job.command(rank, "twice");
+        command.env(env::SOCKET, server.name());
+        match rank {
+            0 => command.env_remove(env::SEGMENT_FD),
+            1 => command.env(env::SEGMENT_FD, "0"), // /dev/null or a terminal
+            2 => command.env(env::SEGMENT_FD, wrong_fd.as_raw_fd().to_string()),
+            _ => command.env(env::SEGMENT_FD, "987654"), // closed
+        };
+        job.add(command);
+    }
+    while job.ranks.iter_mut().any(|rank| rank.try_wait().unwrap().is_none()) {
+        server.serve_ready(&job.segment);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for rank in 0..4 {
+        assert_eq!(job.verdict(rank), "fine");
+    }
+    assert!(!wrong_job.anyone_joined());
+}
+
+#[test]
+fn strangers_get_no_segment() {
+    let mut server = JoinServer::bind("a job of somebody else", rustix::process::getuid().as_raw() + 1).unwrap();
+    let mut job = Job::new(1);
+    let mut command = job.command(0, "init");
+    command.env_remove(env::SEGMENT_FD).env(env::SOCKET, server.name());
+    job.add(command);
+    while job.ranks[0].try_wait().unwrap().is_none() {
+        server.serve_ready(&job.segment);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let verdict = job.verdict(0);
+    assert!(verdict.contains("this process does not belong to the job"), "{verdict}");
+}
+
+#[test]
+fn a_late_joiner_learns_that_the_job_is_gone() {
+    let name = JoinServer::bind(JOB, 0).unwrap().name().to_owned(); // and dropped
+    let mut job = Job::new(1);
+    let mut command = job.command(0, "init");
+    command.env(env::SEGMENT_FD, "987654").env(env::SOCKET, name);
+    job.add(command);
+    let verdict = job.verdict(0);
+    assert!(verdict.contains("the job's daemon is gone"), "{verdict}");
+}
+
+#[test]
+fn without_descriptor_and_socket_init_fails_at_once() {
+    let mut job = Job::new(2);
+    let mut command = job.command(0, "init");
+    command.env_remove(env::SEGMENT_FD).env_remove(env::SOCKET);
+    job.add(command);
+    let verdict = job.verdict(0);
+    assert!(verdict.contains("PRUN_SEGMENT_FD is not set") && verdict.contains("PRUN_SOCKET"), "{verdict}");
+}
+
+#[test]
+fn a_forked_copy_cannot_use_the_communicator_and_does_not_leave_for_its_parent() {
+    let mut job = Job::start(2, "fork");
+    assert_eq!(job.verdict(0), "fine");
+    assert_eq!(job.verdict(1), "fine");
+}
+
+#[test]
+fn a_process_that_is_gone_behind_its_wrapper_is_noticed() {
+    // The wrapper lives on, so the daemon has no exit to note.
+    let mut job = Job::new(2);
+    job.add(job.command(0, "barriers"));
+    let inner = job.command(1, "barriers");
+    let mut wrapper = Command::new("sh");
+    wrapper
+        .arg("-c")
+        .arg("\"$@\" & wait; exec sleep 600")
+        .arg("wrapper")
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    wrapper.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    wrapper.stdout(Stdio::null()).stderr(Stdio::null());
+    job.add(wrapper);
+    job.wait_for_calls();
+    let pid = job.segment.rank_report(1).pid.unwrap();
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let verdict = job.verdict(0);
+    assert!(verdict.contains("rank 1's process ") && verdict.contains("is gone without having left"), "{verdict}");
+}
+
+#[test]
+fn two_jobs_of_one_name_share_nothing() {
+    // The segment has no name, so the same job id twice is no collision.
+    let mut jobs: Vec<Job> = (0..2).map(|_| Job::start(2, "twice")).collect();
+    for job in &mut jobs {
+        assert_eq!(job.verdict(0), "fine");
+        assert_eq!(job.verdict(1), "fine");
+        assert_eq!(job.segment.rank_report(0).generation, 2);
+    }
+}
+
+#[test]
+fn a_program_that_no_launcher_started_is_alone() {
+    let mut job = Job::new(1);
+    let mut command = job.command(0, "init");
+    for name in [env::RANK, env::LOCAL_RANK, env::SIZE, env::JOB_ID, env::SEGMENT_FD] {
+        command.env_remove(name);
+    }
+    job.add(command);
+    assert_eq!(job.verdict(0), "fine");
+    assert!(!job.segment.anyone_joined());
+}
+
+#[test]
+fn making_a_segment_for_many_ranks_is_quick_and_touches_a_page() {
+    let began = Instant::now();
+    let segments: Vec<JobSegment> = (0..20).map(|_| JobSegment::create(JOB, 256, 256).unwrap()).collect();
+    println!("{:?} a segment of 256 ranks", began.elapsed() / 20);
+    for segment in &segments {
+        (0..256).for_each(|rank| segment.note_exit(rank, RankExit::Code(0)));
+        let stat = rustix::fs::fstat(segment.as_fd()).unwrap();
+        assert!(stat.st_blocks * 512 <= 3 * 4096, "{} blocks of 512 bytes in use", stat.st_blocks);
+    }
+}
