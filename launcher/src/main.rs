@@ -5,13 +5,17 @@ use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use launcher::command::{self, Command};
+use launcher::exit;
 use launcher::refused::Refused;
-use launcher::{exit, run};
+use launcher::run::{self, Done};
 
 fn main() -> ExitCode {
     let inherited: Vec<_> = std::env::vars_os().collect();
     let outcome = match command::read(std::env::args_os().collect(), &inherited) {
-        Ok(Command::Run(job)) => run::run(&job, inherited),
+        Ok(Command::Run(job)) => run::run(&job, inherited).map(|done| match done {
+            Done::Code(code) => code,
+            Done::Text(text) => print(&text),
+        }),
         Ok(Command::Print(text)) => Ok(print(&text)),
         Ok(Command::Compile(argv)) => Err(become_compiler(&argv)),
         Err(refused) => Err(refused),
@@ -31,5 +35,7 @@ fn print(text: &str) -> u8 {
 /// Returns only if the compiler cannot be started.
 fn become_compiler(argv: &[std::ffi::OsString]) -> Refused {
     let cause = std::process::Command::new(&argv[0]).args(&argv[1..]).exec();
-    Refused::new(format!("cannot run the compiler '{}'", argv[0].display())).because(cause).try_instead("name another with CC or CXX")
+    Refused::new(format!("cannot run the compiler '{}'", argv[0].display()))
+        .because(cause)
+        .try_instead("name another with CC or CXX")
 }

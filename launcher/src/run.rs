@@ -22,17 +22,25 @@ const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 /// No wait before a restart is longer.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(30);
 
+/// What has come of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Done {
+    /// It ran; prun ends with this code.
+    Code(u8),
+    /// It was only planned; this is to be printed.
+    Text(String),
+}
+
 /// Runs the job (or, with `--dry-run`, shows its plan) and gives prun's exit code.
 ///
 /// # Errors
 /// [`Refused`] if it cannot be started on this machine.
-pub fn run(job: &Job, inherited: Vec<(OsString, OsString)>) -> Result<u8, Refused> {
+pub fn run(job: &Job, inherited: Vec<(OsString, OsString)>) -> Result<Done, Refused> {
     let node = Node::read_for(job, Path::new("/"));
     let mut context = start_context(inherited)?;
     if job.dry_run {
         let plan = placement::plan(job, &node, &context)?;
-        print!("{}", explain::explain(&plan, &node, &context));
-        return Ok(crate::exit::SUCCESS);
+        return Ok(Done::Text(explain::explain(&plan, &node, &context)));
     }
     start_log(job.verbosity);
     let signals = Signals::block().map_err(|cause| Refused::new("cannot watch for signals").because(cause))?;
@@ -41,10 +49,16 @@ pub fn run(job: &Job, inherited: Vec<(OsString, OsString)>) -> Result<u8, Refuse
     if let Some(json) = json {
         json.close();
     }
-    code.map(exit_byte)
+    code.map(|code| Done::Code(exit_byte(code)))
 }
 
-fn attempts(job: &Job, node: &Node, context: &mut StartContext, signals: &Signals, json: Option<&Jsonl>) -> Result<i32, Refused> {
+fn attempts(
+    job: &Job,
+    node: &Node,
+    context: &mut StartContext,
+    signals: &Signals,
+    json: Option<&Jsonl>,
+) -> Result<i32, Refused> {
     loop {
         let restart = context.restart_count;
         context.job_id = new_job_id()?;
@@ -55,14 +69,19 @@ fn attempts(job: &Job, node: &Node, context: &mut StartContext, signals: &Signal
         }
         log::debug!("variables of another world that the ranks do not get: {:?}", plan.removed);
         let setting = Setting { signals, host: &context.hostname, restart, json };
-        let Outcome { code, rank_failed } =
-            supervise::attempt(job, plan.node, &setting).map_err(|error| Refused::new(without_prefix(&error.to_string())))?;
+        let Outcome { code, rank_failed } = supervise::attempt(job, plan.node, &setting)
+            .map_err(|error| Refused::new(without_prefix(&error.to_string())))?;
         if !rank_failed || restart >= job.ending.max_restarts {
             return Ok(code);
         }
         context.restart_count += 1;
         let wait = back_off(restart);
-        eprintln!("prun: starting again in {} (restart {} of {})", seconds(wait), context.restart_count, job.ending.max_restarts);
+        eprintln!(
+            "prun: starting again in {} (restart {} of {})",
+            seconds(wait),
+            context.restart_count,
+            job.ending.max_restarts
+        );
         if let Some(signal) = supervise::pause(signals, wait) {
             eprintln!("prun: not started again: stopped by {}", signal_name(signal));
             return Ok(128 + signal);
@@ -114,7 +133,9 @@ fn free_loopback_port() -> Result<u16, Refused> {
     TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| listener.local_addr())
         .map(|address| address.port())
-        .map_err(|cause| Refused::new("cannot find a free port for MASTER_PORT").because(cause).try_instead("`ip link set lo up`"))
+        .map_err(|cause| {
+            Refused::new("cannot find a free port for MASTER_PORT").because(cause).try_instead("`ip link set lo up`")
+        })
 }
 
 /// `-v` shows what prun does, `-vv` all of it; `PRUN_LOG` sets it by module.
@@ -124,5 +145,7 @@ fn start_log(verbosity: i8) {
         return;
     }
     let level = if verbosity > 1 { "debug" } else { "info" };
-    let _ = env_logger::Builder::from_env(env_logger::Env::new().filter_or("PRUN_LOG", level)).format_timestamp_millis().try_init();
+    let _ = env_logger::Builder::from_env(env_logger::Env::new().filter_or("PRUN_LOG", level))
+        .format_timestamp_millis()
+        .try_init();
 }

@@ -48,8 +48,11 @@ impl JobCgroup {
     /// Whether `pid` is a member right now.
     pub fn holds(&self, pid: i32) -> bool {
         let Some(name) = self.path.file_name().and_then(|name| name.to_str()) else { return false };
-        fs::read_to_string(format!("/proc/{pid}/cgroup"))
-            .is_ok_and(|text| text.lines().filter_map(|line| line.strip_prefix("0::")).any(|path| path.split('/').any(|part| part == name)))
+        fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| {
+            text.lines()
+                .filter_map(|line| line.strip_prefix("0::"))
+                .any(|path| path.split('/').any(|part| part == name))
+        })
     }
 
     /// Whether the calling process is a member.

@@ -164,9 +164,11 @@ impl Spawner {
         // SAFETY: the kernel stored a new descriptor there, which nobody else knows.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
         // SAFETY: a plain word of our own; volatile since the child wrote it behind the compiler's back.
-        let (step, errno) = unsafe { (ptr::read_volatile(&setup.failed_step), ptr::read_volatile(&setup.failed_errno)) };
+        let (step, errno) =
+            unsafe { (ptr::read_volatile(&setup.failed_step), ptr::read_volatile(&setup.failed_errno)) };
         if step != 0 {
-            let _ = rustix::process::waitpid(rustix::process::Pid::from_raw(pid), rustix::process::WaitOptions::empty());
+            let _ =
+                rustix::process::waitpid(rustix::process::Pid::from_raw(pid), rustix::process::WaitOptions::empty());
             return Err(SpawnError { step: Step::from_number(step), cause: io::Error::from_raw_os_error(errno) });
         }
         Ok(Child { pid, pidfd })

@@ -1,6 +1,7 @@
 //! rankd's end of the stream to prun: messages out without ever blocking the loop, messages in as they come.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -11,7 +12,13 @@ use crate::keeper::wait;
 use crate::proto::{FromNode, ToNode};
 
 /// How long the last messages may take to be read before rankd goes without them.
-const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(5);
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How long news that changes nothing for prun (a rank started, a rank ended well) may wait for company.
+///
+/// Each message wakes prun, which takes a core from the ranks. What was tried (whole command, `/bin/true`,
+/// 2 cores, median): each message at once 9.83 ms for 16 ranks and 32.9 for 64; gathered 9.78 and 31.4.
+const NO_HURRY: Duration = Duration::from_millis(5);
 
 /// The stream, with what could not be written yet.
 #[derive(Debug)]
@@ -19,6 +26,8 @@ pub(crate) struct Control {
     stream: OwnedFd,
     reader: FrameReader,
     unsent: Vec<u8>,
+    /// When the unsent messages must go out at the latest; `None` if there is none.
+    due: Option<Instant>,
     closed: bool,
     waits_for_room: bool,
 }
@@ -26,18 +35,47 @@ pub(crate) struct Control {
 impl Control {
     /// Takes a non-blocking stream socket.
     pub(crate) fn new(stream: OwnedFd) -> Control {
-        Control { stream, reader: FrameReader::default(), unsent: Vec::new(), closed: false, waits_for_room: false }
-    }
-
-    /// Queues a message; [`Control::flush`] sends it.
-    pub(crate) fn send(&mut self, message: &FromNode) {
-        if !self.closed && encode(message, &mut self.unsent).is_err() {
-            self.closed = true;
+        Control {
+            stream,
+            reader: FrameReader::default(),
+            unsent: Vec::new(),
+            due: None,
+            closed: false,
+            waits_for_room: false,
         }
     }
 
-    /// Sends what fits.
+    /// Queues a message that prun must act on; the next [`Control::flush`] sends it.
+    pub(crate) fn send(&mut self, message: &FromNode) {
+        self.queue(message, Duration::ZERO);
+    }
+
+    /// Queues a message that can wait [`NO_HURRY`].
+    pub(crate) fn send_in_company(&mut self, message: &FromNode) {
+        self.queue(message, NO_HURRY);
+    }
+
+    fn queue(&mut self, message: &FromNode, patience: Duration) {
+        if !self.closed && encode(message, &mut self.unsent).is_err() {
+            self.closed = true;
+        }
+        let due = Instant::now() + patience;
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+    }
+
+    /// When [`Control::flush`] will next have something to do on its own account.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.due.filter(|_| !self.waits_for_room)
+    }
+
+    /// Sends what is due, as far as it fits.
     pub(crate) fn flush(&mut self) {
+        if self.due.is_some_and(|due| Instant::now() >= due) {
+            self.write();
+        }
+    }
+
+    fn write(&mut self) {
         while !self.closed && !self.unsent.is_empty() {
             match send(&self.stream, &self.unsent, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(sent) => drop(self.unsent.drain(..sent)),
@@ -47,14 +85,15 @@ impl Control {
                 Err(_) => self.unsent.clear(),
             }
         }
+        self.due = None;
     }
 
     /// Sends the rest, waiting for prun a bounded time.
     pub(crate) fn flush_blocking(&mut self) {
-        let deadline = std::time::Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + LAST_WORDS;
         loop {
-            self.flush();
-            if self.closed || self.unsent.is_empty() || std::time::Instant::now() >= deadline {
+            self.write();
+            if self.closed || self.unsent.is_empty() || Instant::now() >= deadline {
                 return;
             }
             wait(&mut [PollFd::new(&self.stream, PollFlags::OUT)], Some(deadline));
@@ -63,7 +102,7 @@ impl Control {
 
     /// `Some` once after the answer to "wake me when there is room to write" has changed.
     pub(crate) fn write_interest_changed(&mut self) -> Option<bool> {
-        let wanted = !self.closed && !self.unsent.is_empty();
+        let wanted = !self.closed && self.due.is_some_and(|due| Instant::now() >= due);
         (wanted != self.waits_for_room).then(|| {
             self.waits_for_room = wanted;
             wanted

@@ -101,8 +101,14 @@ pub fn reap(pid: i32) -> Reaped {
 }
 
 fn usage_of(usage: &libc::rusage) -> Usage {
-    let micros = |time: libc::timeval| u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0);
-    Usage { max_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0), user_us: micros(usage.ru_utime), system_us: micros(usage.ru_stime) }
+    let micros = |time: libc::timeval| {
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+    };
+    Usage {
+        max_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
+        user_us: micros(usage.ru_utime),
+        system_us: micros(usage.ru_stime),
+    }
 }
 
 /// What [`next_ended`] sees.
@@ -144,7 +150,8 @@ pub fn is_stopped(pid: i32) -> bool {
     // SAFETY: all-zero is a valid siginfo to be overwritten. WNOWAIT leaves the state to be seen again.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
-        libc::waitid(libc::P_PID, id, &mut info, libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT) == 0 && info.si_pid() == pid
+        libc::waitid(libc::P_PID, id, &mut info, libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT) == 0
+            && info.si_pid() == pid
     }
 }
 

@@ -53,7 +53,8 @@ pub enum FrameError {
 /// `out` is then as before.
 pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let start = out.len();
-    let body = postcard::to_stdvec(message).map_err(|cause| FrameError::Content { bytes: 0, cause: cause.to_string() })?;
+    let body =
+        postcard::to_stdvec(message).map_err(|cause| FrameError::Content { bytes: 0, cause: cause.to_string() })?;
     let bytes = VERSION_BYTES + body.len();
     if bytes > MAX_BYTES {
         return Err(FrameError::Length { bytes });
@@ -100,7 +101,8 @@ impl FrameReader {
         if theirs != VERSION {
             return Err(FrameError::Version { theirs });
         }
-        let message = postcard::from_bytes(body).map_err(|cause| FrameError::Content { bytes, cause: cause.to_string() })?;
+        let message =
+            postcard::from_bytes(body).map_err(|cause| FrameError::Content { bytes, cause: cause.to_string() })?;
         self.used += LENGTH_BYTES + bytes;
         Ok(Some(message))
     }

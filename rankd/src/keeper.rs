@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use crate::cgroup::JobCgroup;
-use crate::fork::{Forked, Reaped, kill, keep_only, reap};
+use crate::fork::{Forked, Reaped, keep_only, kill, reap};
 use crate::processes::{descendants, signal_descendants};
 use crate::proto::ExitStatus;
 
@@ -107,7 +107,10 @@ pub(crate) fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) {
 
 /// As `poll` and `epoll` take it.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
-    Timespec { tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(duration.subsec_nanos()) }
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
 }
 
 /// The keeper's exit code when rankd ended as it should.

@@ -111,7 +111,11 @@ fn leads_to(stats: &HashMap<i32, Stat>, pid: i32, ancestor: i32) -> bool {
 
 fn all_stats() -> HashMap<i32, Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(|pid| Some((pid, read_stat(pid)?))).collect()
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some((pid, read_stat(pid)?)))
+        .collect()
 }
 
 fn read_stat(pid: i32) -> Option<Stat> {
@@ -123,7 +127,12 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.split_once('(')?;
     let (name, rest) = rest.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    Some(Stat { name: name.to_owned(), state: fields.first()?.chars().next()?, parent: fields.get(1)?.parse().ok()?, start: fields.get(19)?.parse().ok()? })
+    Some(Stat {
+        name: name.to_owned(),
+        state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
+        start: fields.get(19)?.parse().ok()?,
+    })
 }
 
 /// A variable from the environment that `pid` was started with.

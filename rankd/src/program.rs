@@ -37,22 +37,35 @@ pub fn find(name: &OsStr, path: Option<&OsStr>, working_dir: Option<&Path>) -> R
             continue;
         }
         if status.permissions().mode() & 0o111 != 0 {
-            return Ok(if candidate.as_os_str().as_bytes().contains(&b'/') { candidate } else { Path::new(".").join(candidate) });
+            return Ok(if candidate.as_os_str().as_bytes().contains(&b'/') {
+                candidate
+            } else {
+                Path::new(".").join(candidate)
+            });
         }
         forbidden.get_or_insert(candidate);
     }
     let shown = name.display();
     Err(match forbidden {
         Some(candidate) => Refusal {
-            reason: format!("cannot run '{shown}'\n  cause: {} is not executable\n  try: chmod +x {}", candidate.display(), candidate.display()),
+            reason: format!(
+                "cannot run '{shown}'\n  cause: {} is not executable\n  try: chmod +x {}",
+                candidate.display(),
+                candidate.display()
+            ),
             code: 126,
         },
         None if working_dir.unwrap_or(Path::new(".")).join(name).is_file() => Refusal {
-            reason: format!("cannot find program '{shown}'\n  cause: it is in no directory of PATH\n  try: './{shown}', since there is such a file in the working directory"),
+            reason: format!(
+                "cannot find program '{shown}'\n  cause: it is in no directory of PATH\n  try: './{shown}', since there is such a file in the working directory"
+            ),
             code: 127,
         },
         None => Refusal {
-            reason: format!("cannot find program '{shown}'\n  cause: it is in no directory of PATH ({})\n  try: give its path, or correct PATH", path.display()),
+            reason: format!(
+                "cannot find program '{shown}'\n  cause: it is in no directory of PATH ({})\n  try: give its path, or correct PATH",
+                path.display()
+            ),
             code: 127,
         },
     })
@@ -82,18 +95,28 @@ pub fn explain(program: &Path, working_dir: Option<&Path>, error: &SpawnError) -
     let cause = os_text(&error.cause);
     match error.step {
         Step::Clone => Refusal {
-            reason: format!("cannot make a process for '{shown}'\n  cause: clone: {cause}\n  try: fewer ranks, or a higher limit (`ulimit -u`, the cgroup's pids.max, /proc/sys/kernel/pid_max)"),
+            reason: format!(
+                "cannot make a process for '{shown}'\n  cause: clone: {cause}\n  try: fewer ranks, or a higher limit (`ulimit -u`, the cgroup's pids.max, /proc/sys/kernel/pid_max)"
+            ),
             code: 125,
         },
-        Step::Group | Step::DeathSignal | Step::Descriptors => {
-            Refusal { reason: format!("cannot prepare a process for '{shown}'\n  cause: {:?}: {cause}", error.step), code: 125 }
-        }
+        Step::Group | Step::DeathSignal | Step::Descriptors => Refusal {
+            reason: format!("cannot prepare a process for '{shown}'\n  cause: {:?}: {cause}", error.step),
+            code: 125,
+        },
         Step::WorkingDirectory => {
             let directory = working_dir.unwrap_or(Path::new(".")).display();
-            Refusal { reason: format!("cannot enter the working directory '{directory}'\n  cause: {cause}\n  try: create it, or give another with --wdir"), code: 125 }
+            Refusal {
+                reason: format!(
+                    "cannot enter the working directory '{directory}'\n  cause: {cause}\n  try: create it, or give another with --wdir"
+                ),
+                code: 125,
+            }
         }
         Step::Affinity => Refusal {
-            reason: format!("cannot bind a rank to its CPUs\n  cause: sched_setaffinity: {cause}\n  try: --bind none, or CPUs that `taskset -p $$` shows"),
+            reason: format!(
+                "cannot bind a rank to its CPUs\n  cause: sched_setaffinity: {cause}\n  try: --bind none, or CPUs that `taskset -p $$` shows"
+            ),
             code: 125,
         },
         Step::Exec => explain_exec(program, working_dir, &error.cause),
@@ -103,27 +126,61 @@ pub fn explain(program: &Path, working_dir: Option<&Path>, error: &SpawnError) -
 fn explain_exec(program: &Path, working_dir: Option<&Path>, error: &io::Error) -> Refusal {
     let shown = program.display();
     let file = working_dir.map_or_else(|| program.to_owned(), |base| base.join(program));
-    let refusal = |code, cause: String, advice: String| Refusal { reason: format!("cannot run '{shown}'\n  cause: {cause}\n  try: {advice}"), code };
+    let refusal = |code, cause: String, advice: String| Refusal {
+        reason: format!("cannot run '{shown}'\n  cause: {cause}\n  try: {advice}"),
+        code,
+    };
     match error.raw_os_error() {
         Some(libc::ENOENT) => match fs::metadata(&file) {
             Ok(_) => explain_interpreter(&file, &shown.to_string()),
-            Err(_) => Refusal { reason: format!("cannot find program '{shown}'\n  cause: no such file\n  try: check the path; prun was started in {}", current_dir(working_dir)), code: 127 },
+            Err(_) => Refusal {
+                reason: format!(
+                    "cannot find program '{shown}'\n  cause: no such file\n  try: check the path; prun was started in {}",
+                    current_dir(working_dir)
+                ),
+                code: 127,
+            },
         },
-        Some(libc::ENOTDIR) => Refusal { reason: format!("cannot find program '{shown}'\n  cause: a part of the path is not a directory\n  try: check the path"), code: 127 },
+        Some(libc::ENOTDIR) => Refusal {
+            reason: format!(
+                "cannot find program '{shown}'\n  cause: a part of the path is not a directory\n  try: check the path"
+            ),
+            code: 127,
+        },
         Some(libc::EACCES) => match fs::metadata(&file) {
             Ok(status) if status.is_dir() => refusal(126, "it is a directory".into(), "name the program in it".into()),
-            Ok(status) if status.permissions().mode() & 0o111 == 0 => refusal(126, "it is not executable".into(), format!("chmod +x '{shown}'")),
-            _ => refusal(126, "permission denied (a directory on the way, a mount with noexec, or its interpreter)".into(), format!("namei -l '{shown}'")),
+            Ok(status) if status.permissions().mode() & 0o111 == 0 => {
+                refusal(126, "it is not executable".into(), format!("chmod +x '{shown}'"))
+            }
+            _ => refusal(
+                126,
+                "permission denied (a directory on the way, a mount with noexec, or its interpreter)".into(),
+                format!("namei -l '{shown}'"),
+            ),
         },
         Some(libc::ENOEXEC) => {
             let head = read_head(&file);
             match foreign_machine(&head) {
-                Some(machine) => refusal(126, format!("exec format error: it is built for {machine}, this machine is {}", std::env::consts::ARCH), "build it for this machine".into()),
-                None => refusal(126, "exec format error: it is neither a program for this machine nor a text with a '#!' line".into(), format!("file '{shown}'")),
+                Some(machine) => refusal(
+                    126,
+                    format!("exec format error: it is built for {machine}, this machine is {}", std::env::consts::ARCH),
+                    "build it for this machine".into(),
+                ),
+                None => refusal(
+                    126,
+                    "exec format error: it is neither a program for this machine nor a text with a '#!' line".into(),
+                    format!("file '{shown}'"),
+                ),
             }
         }
-        Some(libc::E2BIG) => refusal(126, "arguments and environment together are too long".into(), "shorter ones, a file instead of arguments, or --env-clear".into()),
-        Some(libc::ETXTBSY) => refusal(126, "it is open for writing".into(), "wait until whoever builds or copies it is done".into()),
+        Some(libc::E2BIG) => refusal(
+            126,
+            "arguments and environment together are too long".into(),
+            "shorter ones, a file instead of arguments, or --env-clear".into(),
+        ),
+        Some(libc::ETXTBSY) => {
+            refusal(126, "it is open for writing".into(), "wait until whoever builds or copies it is done".into())
+        }
         _ => refusal(126, os_text(error), format!("file '{shown}'")),
     }
 }
@@ -133,13 +190,17 @@ fn explain_interpreter(file: &Path, shown: &str) -> Refusal {
     let head = read_head(file);
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        let name: Vec<u8> = line.trim_ascii_start().split(|&byte| byte == b' ' || byte == b'\t').next().unwrap_or_default().to_vec();
+        let name: Vec<u8> =
+            line.trim_ascii_start().split(|&byte| byte == b' ' || byte == b'\t').next().unwrap_or_default().to_vec();
         let (cause, advice) = match name.strip_suffix(b"\r") {
             Some(clean) => (
                 format!("its interpreter '{}\\r' does not exist: the file has Windows line ends", clean.escape_ascii()),
                 format!("sed -i 's/\\r$//' '{shown}'"),
             ),
-            None => (format!("its interpreter '{}' (first line) does not exist", name.escape_ascii()), "install it, or correct the '#!' line".to_owned()),
+            None => (
+                format!("its interpreter '{}' (first line) does not exist", name.escape_ascii()),
+                "install it, or correct the '#!' line".to_owned(),
+            ),
         };
         return Refusal { reason: format!("cannot run '{shown}'\n  cause: {cause}\n  try: {advice}"), code: 127 };
     }
@@ -147,7 +208,12 @@ fn explain_interpreter(file: &Path, shown: &str) -> Refusal {
         Some(loader) => format!("its loader '{loader}' does not exist"),
         None => "something that it needs does not exist".to_owned(),
     };
-    Refusal { reason: format!("cannot run '{shown}'\n  cause: {cause}\n  try: install the libraries that it was built for, or build it on this machine"), code: 127 }
+    Refusal {
+        reason: format!(
+            "cannot run '{shown}'\n  cause: {cause}\n  try: install the libraries that it was built for, or build it on this machine"
+        ),
+        code: 127,
+    }
 }
 
 fn read_head(file: &Path) -> Vec<u8> {
@@ -187,8 +253,11 @@ fn elf_interpreter(head: &[u8]) -> Option<String> {
     if !head.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
-    let word = |at: usize| head.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")) as usize);
-    let half = |at: usize| head.get(at..at + 2).map(|bytes| usize::from(u16::from_le_bytes(bytes.try_into().expect("2 bytes"))));
+    let word =
+        |at: usize| head.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")) as usize);
+    let half = |at: usize| {
+        head.get(at..at + 2).map(|bytes| usize::from(u16::from_le_bytes(bytes.try_into().expect("2 bytes"))))
+    };
     let (table, size, count) = (word(32)?, half(54)?, half(56)?);
     (0..count).find_map(|index| {
         let entry = table.checked_add(index.checked_mul(size)?)?;
@@ -203,7 +272,10 @@ fn elf_interpreter(head: &[u8]) -> Option<String> {
 }
 
 fn current_dir(working_dir: Option<&Path>) -> String {
-    working_dir.map(Path::to_owned).or_else(|| std::env::current_dir().ok()).map_or_else(|| "?".into(), |directory| directory.display().to_string())
+    working_dir
+        .map(Path::to_owned)
+        .or_else(|| std::env::current_dir().ok())
+        .map_or_else(|| "?".into(), |directory| directory.display().to_string())
 }
 
 /// "No such file or directory", without Rust's "(os error 2)".

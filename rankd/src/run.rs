@@ -22,7 +22,9 @@ use crate::cgroup::JobCgroup;
 use crate::child::{CpuMask, Request, Spawner};
 use crate::control::Control;
 use crate::environment::RankEnvironment;
-use crate::fork::{NextEnded, Reaped, become_subreaper, is_stopped, keep_only, next_ended, parent_pid, reap, set_name, signal_group};
+use crate::fork::{
+    NextEnded, Reaped, become_subreaper, is_stopped, keep_only, next_ended, parent_pid, reap, set_name, signal_group,
+};
 use crate::keeper::{KILL_LIMIT, KILL_ROUND, RANKD_DONE, remove_cgroup, timespec};
 use crate::processes::{descendants, describe, signal_descendants};
 use crate::program::{Refusal, explain, find, is_shell_text};
@@ -48,12 +50,20 @@ mod token {
 }
 
 /// Runs a node's job to its end; gives rankd's exit code.
-pub(crate) fn run(plan: NodePlan, stdio: Vec<RankStdio>, control: OwnedFd, cgroup: Option<JobCgroup>, keeper_pid: i32) -> i32 {
+pub(crate) fn run(
+    plan: NodePlan,
+    stdio: Vec<RankStdio>,
+    control: OwnedFd,
+    cgroup: Option<JobCgroup>,
+    keeper_pid: i32,
+) -> i32 {
     set_name(c"rankd");
     become_subreaper();
     let mut keep = vec![control.as_raw_fd()];
     keep.extend(cgroup.as_ref().map(JobCgroup::raw_fd));
-    keep.extend(stdio.iter().flat_map(|rank| [rank.stdin.as_raw_fd(), rank.stdout.as_raw_fd(), rank.stderr.as_raw_fd()]));
+    keep.extend(
+        stdio.iter().flat_map(|rank| [rank.stdin.as_raw_fd(), rank.stdout.as_raw_fd(), rank.stderr.as_raw_fd()]),
+    );
     // SAFETY: all other descriptors belong to values of prun's that this process never touches again.
     #[expect(unsafe_code, reason = "the fork left us copies of descriptors that are not ours")]
     unsafe {
@@ -115,15 +125,22 @@ struct Stall {
 
 impl Rankd {
     fn new(plan: NodePlan, control: OwnedFd, cgroup: Option<JobCgroup>, keeper_pid: i32) -> io::Result<Rankd> {
-        let mask: SigSet = [NixSignal::SIGCHLD, NixSignal::SIGTERM, NixSignal::SIGINT, NixSignal::SIGHUP, NixSignal::SIGQUIT].into_iter().collect();
+        let mask: SigSet =
+            [NixSignal::SIGCHLD, NixSignal::SIGTERM, NixSignal::SIGINT, NixSignal::SIGHUP, NixSignal::SIGQUIT]
+                .into_iter()
+                .collect();
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let control = Control::new(control);
         // The keeper may have died before its number was pinned; then our parent is another.
-        let keeper = Pid::from_raw(keeper_pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).filter(|_| parent_pid() == keeper_pid);
+        let keeper = Pid::from_raw(keeper_pid)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+            .filter(|_| parent_pid() == keeper_pid);
         let local_size = u32::try_from(plan.ranks.len()).unwrap_or(u32::MAX);
-        let segment = JobSegment::create(&plan.job_id, plan.world_size, local_size).map_err(|error| log::warn!("{error}")).ok();
-        let join = segment.as_ref().and_then(|_| JoinServer::bind(&plan.job_id, rustix::process::getuid().as_raw()).ok());
+        let segment =
+            JobSegment::create(&plan.job_id, plan.world_size, local_size).map_err(|error| log::warn!("{error}")).ok();
+        let join =
+            segment.as_ref().and_then(|_| JoinServer::bind(&plan.job_id, rustix::process::getuid().as_raw()).ok());
         add(&epoll, control.as_fd(), token::CONTROL)?;
         add(&epoll, signals.as_fd(), token::SIGNALS)?;
         if let Some(keeper) = &keeper {
@@ -133,7 +150,13 @@ impl Rankd {
             add(&epoll, join.as_fd(), token::JOIN)?;
         }
         let now = Instant::now();
-        let stall = plan.stall_ms.map(Duration::from_millis).map(|limit| Stall { limit, progress: 0, moved: now, next_look: now + limit / 4, reported: false });
+        let stall = plan.stall_ms.map(Duration::from_millis).map(|limit| Stall {
+            limit,
+            progress: 0,
+            moved: now,
+            next_look: now + limit / 4,
+            reported: false,
+        });
         Ok(Rankd {
             plan,
             control,
@@ -153,7 +176,10 @@ impl Rankd {
     }
 
     fn run(mut self, stdio: Vec<RankStdio>) -> i32 {
-        self.control.send(&FromNode::Ready { pid: rustix::process::getpid().as_raw_nonzero().get(), cgroup: self.cgroup.is_some() });
+        self.control.send_in_company(&FromNode::Ready {
+            pid: rustix::process::getpid().as_raw_nonzero().get(),
+            cgroup: self.cgroup.is_some(),
+        });
         if self.keeper.is_none() {
             self.on_keeper_gone();
         }
@@ -226,7 +252,7 @@ impl Rankd {
                 Ok(child) => {
                     // The pidfd is watched from the first moment, so that deaths are seen in their order.
                     let _ = add(&self.epoll, child.pidfd.as_fd(), token::FIRST_RANK + index as u64);
-                    self.control.send(&FromNode::Started { rank, pid: child.pid });
+                    self.control.send_in_company(&FromNode::Started { rank, pid: child.pid });
                     self.ranks.push(Rank { rank, running: Some((child.pid, child.pidfd)) });
                 }
                 Err(refusal) => {
@@ -342,7 +368,12 @@ impl Rankd {
         if let Some(segment) = &self.segment {
             segment.note_exit(index as u32, rank_exit(status));
         }
-        self.control.send(&FromNode::Exited { rank, status, usage });
+        let message = FromNode::Exited { rank, status, usage };
+        if status.is_success() {
+            self.control.send_in_company(&message);
+        } else {
+            self.control.send(&message);
+        }
         if self.no_rank_runs() && self.ending < (Ending::Leftovers { ask_at: Instant::now() }) {
             self.ending = Ending::Leftovers { ask_at: Instant::now() + LEFTOVER_WAIT };
         }
@@ -386,7 +417,7 @@ impl Rankd {
         };
         let stop = self.stop_asked.map(|at| at + STOP_WAIT);
         let stall = self.stall.as_ref().filter(|_| self.ending == Ending::No).map(|stall| stall.next_look);
-        [ending, stop, stall].into_iter().flatten().min()
+        [ending, stop, stall, self.control.next_deadline()].into_iter().flatten().min()
     }
 
     fn gave_up(&self) -> bool {
@@ -449,7 +480,9 @@ impl Rankd {
     }
 
     fn look_for_stops(&mut self) {
-        if self.stop_asked.is_some() && self.ranks.iter().filter_map(|rank| rank.running.as_ref()).all(|(pid, _)| is_stopped(*pid)) {
+        if self.stop_asked.is_some()
+            && self.ranks.iter().filter_map(|rank| rank.running.as_ref()).all(|(pid, _)| is_stopped(*pid))
+        {
             self.answer_stop();
         }
     }
@@ -536,14 +569,26 @@ struct Found {
 
 impl Starter {
     fn new(plan: &NodePlan, segment: Option<&JobSegment>, join: Option<&JoinServer>) -> Result<Starter, Refusal> {
-        let argv = plan.programs.iter().map(|program| program.argv.iter().map(|argument| c_string(argument)).collect()).collect::<Result<Vec<Vec<_>>, _>>()?;
+        let argv = plan
+            .programs
+            .iter()
+            .map(|program| program.argv.iter().map(|argument| c_string(argument)).collect())
+            .collect::<Result<Vec<Vec<_>>, _>>()?;
         let segment_fd = segment.map(|segment| segment.as_fd().as_raw_fd());
-        let environment = RankEnvironment::new(&plan.base_env, segment_fd, join.map(JoinServer::name)).map_err(nul_in_text)?;
+        let environment =
+            RankEnvironment::new(&plan.base_env, segment_fd, join.map(JoinServer::name)).map_err(nul_in_text)?;
         let found = vec![None; plan.programs.len()];
         Ok(Starter { environment, argv, found, open_files: to_rlimit(plan.open_files) })
     }
 
-    fn start(&mut self, spawner: &mut Spawner, plan: &NodePlan, index: usize, stdio: &RankStdio, segment: Option<&JobSegment>) -> Result<crate::child::Child, Refusal> {
+    fn start(
+        &mut self,
+        spawner: &mut Spawner,
+        plan: &NodePlan,
+        index: usize,
+        stdio: &RankStdio,
+        segment: Option<&JobSegment>,
+    ) -> Result<crate::child::Child, Refusal> {
         let rank = &plan.ranks[index];
         let own_env = rank.env.iter().map(|entry| c_string(entry)).collect::<Result<Vec<_>, _>>()?;
         let working_dir = rank.working_dir.as_deref().map(|directory| Path::new(OsStr::from_bytes(directory)));
@@ -571,7 +616,8 @@ impl Starter {
             Err(error) => error,
         };
         let seen = working_dir.map_or_else(|| found.path.clone(), |base| base.join(&found.path));
-        let is_text_without_interpreter = error.cause.raw_os_error() == Some(libc::ENOEXEC) && !found.through_shell && is_shell_text(&seen);
+        let is_text_without_interpreter =
+            error.cause.raw_os_error() == Some(libc::ENOEXEC) && !found.through_shell && is_shell_text(&seen);
         if !is_text_without_interpreter {
             return Err(explain(&found.path, working_dir, &error));
         }
@@ -584,12 +630,19 @@ impl Starter {
     }
 
     fn find(&mut self, plan: &NodePlan, rank: &RankPlan, working_dir: Option<&Path>) -> Result<Found, Refusal> {
-        if let Some(found) = self.found[rank.program].as_ref().filter(|found| found.working_dir.as_deref() == working_dir) {
+        if let Some(found) =
+            self.found[rank.program].as_ref().filter(|found| found.working_dir.as_deref() == working_dir)
+        {
             return Ok(found.clone());
         }
         let name = OsStr::from_bytes(&plan.programs[rank.program].argv[0]);
-        let path_variable = rank.env.iter().chain(&plan.base_env).find_map(|entry| entry.strip_prefix(b"PATH=")).map(OsStr::from_bytes);
-        let found = Found { working_dir: working_dir.map(Path::to_owned), path: find(name, path_variable, working_dir)?, through_shell: false };
+        let path_variable =
+            rank.env.iter().chain(&plan.base_env).find_map(|entry| entry.strip_prefix(b"PATH=")).map(OsStr::from_bytes);
+        let found = Found {
+            working_dir: working_dir.map(Path::to_owned),
+            path: find(name, path_variable, working_dir)?,
+            through_shell: false,
+        };
         self.found[rank.program] = Some(found.clone());
         Ok(found)
     }

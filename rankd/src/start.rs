@@ -33,7 +33,9 @@ pub struct RankStdio {
 
 /// Why a node could not be started. Nothing runs then.
 #[derive(Debug, Error)]
-#[error("cannot start rankd\n  cause: {call}: {cause}\n  try: fewer processes or open files on this machine (`ulimit -a`)")]
+#[error(
+    "cannot start rankd\n  cause: {call}: {cause}\n  try: fewer processes or open files on this machine (`ulimit -a`)"
+)]
 pub struct StartError {
     call: &'static str,
     cause: io::Error,
@@ -61,7 +63,9 @@ pub fn start(plan: NodePlan, stdio: Vec<RankStdio>) -> Result<Node, StartError> 
     let failed = |call| move |cause: rustix::io::Errno| StartError { call, cause: cause.into() };
     // If keeper and rankd are both killed, their orphans come to us; see `Node::end`.
     become_subreaper();
-    let (control, rankd_control) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None).map_err(failed("socketpair"))?;
+    let (control, rankd_control) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+            .map_err(failed("socketpair"))?;
     let (keeper_lifeline, lifeline) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("pipe"))?;
     let cgroup = if plan.use_cgroup { JobCgroup::create(&plan.job_id) } else { None };
     let job_id = plan.job_id.clone();
@@ -81,7 +85,13 @@ pub fn start(plan: NodePlan, stdio: Vec<RankStdio>) -> Result<Node, StartError> 
     }
 }
 
-fn be_keeper(plan: NodePlan, stdio: Vec<RankStdio>, control: OwnedFd, lifeline: OwnedFd, cgroup: Option<JobCgroup>) -> i32 {
+fn be_keeper(
+    plan: NodePlan,
+    stdio: Vec<RankStdio>,
+    control: OwnedFd,
+    lifeline: OwnedFd,
+    cgroup: Option<JobCgroup>,
+) -> i32 {
     let _ = rustix::process::setsid();
     set_name(c"prun-keeper");
     become_subreaper();

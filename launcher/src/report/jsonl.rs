@@ -48,7 +48,8 @@ impl Jsonl {
                 }
             }
         });
-        let thread = thread.map_err(|cause| Refused::new("cannot start the thread that writes JSON lines").because(cause))?;
+        let thread =
+            thread.map_err(|cause| Refused::new("cannot start the thread that writes JSON lines").because(cause))?;
         Ok(Jsonl { lines, thread, started: Instant::now() })
     }
 
@@ -92,8 +93,12 @@ impl Jsonl {
     pub fn node(&self, message: &FromNode) {
         let after_s = self.after();
         let line = match message {
-            FromNode::Ready { pid, cgroup } => json!({ "event": "ready", "rankd_pid": pid, "cgroup": cgroup, "after_s": after_s }),
-            FromNode::Started { rank, pid } => json!({ "event": "started", "rank": rank, "pid": pid, "after_s": after_s }),
+            FromNode::Ready { pid, cgroup } => {
+                json!({ "event": "ready", "rankd_pid": pid, "cgroup": cgroup, "after_s": after_s })
+            }
+            FromNode::Started { rank, pid } => {
+                json!({ "event": "started", "rank": rank, "pid": pid, "after_s": after_s })
+            }
             FromNode::StartFailed { rank, reason, code } => {
                 json!({ "event": "start_failed", "rank": rank, "reason": reason, "code": code, "after_s": after_s })
             }
@@ -107,13 +112,24 @@ impl Jsonl {
                 json!({ "event": "stalled", "still_s": *ms as f64 / 1000.0, "calls": ranks, "after_s": after_s })
             }
             FromNode::Leftovers(found) => json!({ "event": "leftovers", "processes": found, "after_s": after_s }),
-            FromNode::Report { .. } | FromNode::Stopped | FromNode::Asked(_) | FromNode::KeeperGone | FromNode::Empty => return,
+            FromNode::Report { .. }
+            | FromNode::Stopped
+            | FromNode::Asked(_)
+            | FromNode::KeeperGone
+            | FromNode::Empty => return,
         };
         self.write(line);
     }
 
     /// The job has ended. The last line, unless it is started again.
-    pub fn result(&self, state: &JobState, restarts: u32, took: Duration, tail: Option<&[u8]>, message: Option<&String>) {
+    pub fn result(
+        &self,
+        state: &JobState,
+        restarts: u32,
+        took: Duration,
+        tail: Option<&[u8]>,
+        message: Option<&String>,
+    ) {
         let ranks: Vec<Value> = state
             .ranks
             .iter()
@@ -136,7 +152,9 @@ impl Jsonl {
                     add(&mut line, status_fields(*status));
                 }
                 Cause::Start { rank, .. } => add(&mut line, json!({ "rank": rank })),
-                Cause::Signal(signal) | Cause::RankdAsked(signal) => add(&mut line, json!({ "signal": signal_name(*signal) })),
+                Cause::Signal(signal) | Cause::RankdAsked(signal) => {
+                    add(&mut line, json!({ "signal": signal_name(*signal) }))
+                }
                 _ => {}
             }
             line

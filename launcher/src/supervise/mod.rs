@@ -1,4 +1,4 @@
-//! Runs a [`Plan`] to its [`Outcome`]: one loop over everything that can happen.
+//! Runs a [`NodePlan`] to its [`Outcome`]: one loop over everything that can happen.
 //!
 //! [`state`] decides, [`text`] words it, [`signals`] turns signals into values; this file only waits, reads
 //! and does what it is told.
@@ -83,8 +83,13 @@ pub fn attempt(job: &Job, plan: NodePlan, setting: &Setting<'_>) -> Result<Outco
         json.start(job, &plan, setting.restart);
     }
     let node = rankd::start(plan, children.into_iter().map(rank_stdio).collect())?;
-    let mut supervisor =
-        Supervisor { relay: relay.start()?, reader: FrameReader::default(), node, signals: setting.signals, json: setting.json };
+    let mut supervisor = Supervisor {
+        relay: relay.start()?,
+        reader: FrameReader::default(),
+        node,
+        signals: setting.signals,
+        json: setting.json,
+    };
     supervisor.watch(&mut state);
     let finished = supervisor.finish(&mut state);
     say_how_it_ended(job, &state, &finished, setting, started);
@@ -116,7 +121,13 @@ fn say_how_it_ended(job: &Job, state: &JobState, finished: &Finished, setting: &
         finished.note(&lines.join("\n"));
     }
     if let Some(json) = setting.json {
-        json.result(state, setting.restart, started.elapsed(), tail.as_deref(), lines.last().filter(|_| state.verdict().is_some()));
+        json.result(
+            state,
+            setting.restart,
+            started.elapsed(),
+            tail.as_deref(),
+            lines.last().filter(|_| state.verdict().is_some()),
+        );
     }
 }
 
@@ -240,11 +251,12 @@ impl Supervisor<'_> {
     /// while somebody does not read our output ends the wait.
     fn finish(self, state: &mut JobState) -> Finished {
         let Supervisor { node, relay, signals, .. } = self;
+        // Both at once: neither needs the other, and each takes a moment.
+        relay.drain(DRAIN_LIMIT);
         let end = node.end();
         if let Some(Cause::RankdGone(how)) = &mut state.cause {
             *how = Some(end);
         }
-        relay.drain(DRAIN_LIMIT);
         loop {
             let mut fds = [
                 PollFd::from_borrowed_fd(relay.done_fd(), PollFlags::IN),

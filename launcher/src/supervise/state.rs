@@ -459,7 +459,10 @@ mod tests {
         assert_eq!(run.exits(101, 0, ExitStatus::Code(9)), []);
         assert_eq!(run.exits(102, 2, TERMED), []);
         assert_eq!(run.job.exit_code(), 3);
-        assert_eq!(run.job.verdict().map(|(cause, after)| (cause.clone(), after.as_millis())), Some((Cause::Rank { rank: 1, status: EXIT_3 }, 100)));
+        assert_eq!(
+            run.job.verdict().map(|(cause, after)| (cause.clone(), after.as_millis())),
+            Some((Cause::Rank { rank: 1, status: EXIT_3 }, 100))
+        );
     }
 
     #[test]
@@ -516,7 +519,10 @@ mod tests {
         for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM, 40] {
             assert_eq!(run.at(0, Event::Signal(signal)), told(signal));
         }
-        assert_eq!(run.at(0, Event::Signal(libc::SIGWINCH)), [Action::ResizeTerminals, Action::Tell(ToNode::Signal(libc::SIGWINCH))]);
+        assert_eq!(
+            run.at(0, Event::Signal(libc::SIGWINCH)),
+            [Action::ResizeTerminals, Action::Tell(ToNode::Signal(libc::SIGWINCH))]
+        );
         assert_eq!(run.job.exit_code(), 0);
     }
 

@@ -50,7 +50,9 @@ fn verdict(job: &JobState, cause: &Cause, after: Duration, ending: &Ending) -> S
         }
         Cause::Sink(SinkFailure::Closed { .. }) => format!("prun: standard output was closed after {after}{then}"),
         Cause::Sink(failure) => format!("error: {failure}\nprun: ended the job after {after}{then}"),
-        Cause::RankdAsked(signal) => format!("prun: rankd was asked to end ({}) after {after}{then}", signal_name(*signal)),
+        Cause::RankdAsked(signal) => {
+            format!("prun: rankd was asked to end ({}) after {after}{then}", signal_name(*signal))
+        }
         Cause::KeeperGone => format!("prun: the keeper was killed after {after}, so the job was ended{then}"),
         Cause::RankdGone(end) => format!("prun: rankd {} after {after}; the job was ended with it", rankd_end(*end)),
     }
@@ -60,8 +62,12 @@ fn rankd_end(end: Option<RankdEnd>) -> String {
     match end {
         Some(RankdEnd::Killed { signal }) => format!("was killed ({})", signal_name(signal)),
         Some(RankdEnd::KeeperKilled { .. }) => "and its keeper were killed".to_owned(),
-        Some(RankdEnd::Failed { code: rankd::start::exit::LEFT_BEHIND }) => "gave up on processes that SIGKILL does not end (stuck in a driver?)".to_owned(),
-        Some(RankdEnd::Failed { code: rankd::start::exit::NO_RANKD }) => "could not be started (no more processes?)".to_owned(),
+        Some(RankdEnd::Failed { code: rankd::start::exit::LEFT_BEHIND }) => {
+            "gave up on processes that SIGKILL does not end (stuck in a driver?)".to_owned()
+        }
+        Some(RankdEnd::Failed { code: rankd::start::exit::NO_RANKD }) => {
+            "could not be started (no more processes?)".to_owned()
+        }
         Some(RankdEnd::Failed { code }) => format!("ended unexpectedly (code {code})"),
         Some(RankdEnd::Done) | None => "ended unexpectedly".to_owned(),
     }
@@ -72,7 +78,8 @@ fn what_followed(job: &JobState, ending: &Ending) -> String {
     let mut groups: BTreeMap<(bool, String), Vec<u32>> = BTreeMap::new();
     for (rank, state) in job.ranks.iter().enumerate() {
         let Some(end) = state.end.as_ref().filter(|end| end.was_asked) else { continue };
-        let killed = matches!(end.status, ExitStatus::Signal { signal: libc::SIGKILL, .. }) && job.killed_after.is_some();
+        let killed =
+            matches!(end.status, ExitStatus::Signal { signal: libc::SIGKILL, .. }) && job.killed_after.is_some();
         groups.entry((killed, how(end.status))).or_default().push(rank as u32);
     }
     let mut text = String::new();
@@ -119,7 +126,10 @@ pub fn rank_list(ranks: &[u32]) -> String {
             _ => parts.push((rank, rank)),
         }
     }
-    let text: Vec<String> = parts.iter().map(|&(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") }).collect();
+    let text: Vec<String> = parts
+        .iter()
+        .map(|&(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") })
+        .collect();
     format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, text.join(","))
 }
 
@@ -160,7 +170,11 @@ fn calls(reports: &[RankReport]) -> String {
 /// What is said when no call moved for `ms` milliseconds.
 pub fn stalled(ms: u64, reports: &[RankReport]) -> String {
     let lines: Vec<String> = reports.iter().map(|report| format!("  {report}")).collect();
-    format!("prun: no libcomm call moved for {}; each rank's last call:\n{}", seconds(Duration::from_millis(ms)), lines.join("\n"))
+    format!(
+        "prun: no libcomm call moved for {}; each rank's last call:\n{}",
+        seconds(Duration::from_millis(ms)),
+        lines.join("\n")
+    )
 }
 
 #[cfg(test)]
