@@ -1,7 +1,11 @@
 //! Starts prun the way a user does and looks at the whole machine afterwards.
 //!
-//! Every job gets a mark in its environment. Whatever process carries the mark belongs to the job, wherever it
-//! has hidden, so "nothing is left" is looked up and not believed.
+//! Every job gets a mark in its environment and, where the machine allows it, a cgroup of the test's own to live
+//! in. Whatever process carries the mark or sits below that cgroup belongs to the job, wherever it has hidden, so
+//! "nothing is left" is looked up and not believed.
+
+mod home;
+mod terminal;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -12,15 +16,21 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use home::Home;
+pub use terminal::{Screen, Terminal};
+
 /// No wait in any test is longer; a job that takes this long hangs.
 pub const HANG: Duration = Duration::from_secs(60);
+
+/// How long a job's last process may take to go once prun is gone: far more than the second it takes.
+pub const LEFT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The variable that carries a job's mark.
 const MARK: &str = "PRUN_TEST_MARK";
@@ -52,11 +62,28 @@ impl Scratch {
     }
 
     /// Writes a file with this mode and gives its path.
+    ///
+    /// Another process writes it: a descriptor of ours might be inherited for a moment by what another test starts
+    /// just then, and a file that somebody has open for writing cannot be executed.
     pub fn file(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
         let path = self.0.join(name);
-        fs::write(&path, content).expect("a writable scratch directory");
+        let mut writer = Command::new("sh").args(["-c", "cat > \"$0\""]).arg(&path).stdin(Stdio::piped()).spawn().expect("sh");
+        writer.stdin.take().expect("piped").write_all(content).expect("sh reads");
+        assert!(writer.wait().expect("our child").success(), "a writable scratch directory");
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("our own file");
         path
+    }
+
+    /// A path in it.
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The text of a file in it.
+    pub fn read(&self, name: impl AsRef<Path>) -> String {
+        let path = self.0.join(name);
+        let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Writes an executable shell script and gives its path.
@@ -86,6 +113,7 @@ pub struct Prun {
     stdin: Input,
     dir: Option<PathBuf>,
     wrapper: Vec<OsString>,
+    own_cgroup: bool,
 }
 
 #[derive(Debug)]
@@ -104,7 +132,7 @@ impl Default for Prun {
 impl Prun {
     /// `prun`, with nothing on standard input.
     pub fn new() -> Prun {
-        Prun { options: Vec::new(), program: Vec::new(), env: Vec::new(), stdin: Input::Null, dir: None, wrapper: Vec::new() }
+        Prun { options: Vec::new(), program: Vec::new(), env: Vec::new(), stdin: Input::Null, dir: None, wrapper: Vec::new(), own_cgroup: true }
     }
 
     /// `-n`.
@@ -171,12 +199,34 @@ impl Prun {
         self
     }
 
+    /// prun runs where it cannot make a cgroup for its job, as on many machines: only process groups, subreapers and
+    /// death signals are left to find what hides. Needs root to be any different.
+    pub fn without_cgroup(self) -> Prun {
+        if !may_mount() {
+            return self;
+        }
+        let mut wrapper = self.wrapper.clone();
+        wrapper.extend(["unshare", "-m", "sh", "-c", "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"", "sh"].map(OsString::from));
+        Prun { wrapper, ..self }
+    }
+
+    /// The test puts prun into no cgroup, so that the very first process is prun.
+    pub fn bare(self) -> Prun {
+        Prun { own_cgroup: false, ..self }
+    }
+
     /// The command, for a test that starts it in a way of its own; and its mark.
     pub fn command(&self) -> (Command, String) {
         let mark = new_mark();
-        let mut words = self.wrapper.iter().cloned().chain([built("prun").into_os_string()]);
+        (self.command_in(&mark, None, &[]), mark)
+    }
+
+    /// With `home`, the command joins that cgroup first.
+    fn command_in(&self, mark: &str, home: Option<&Home>, starter: &[OsString]) -> Command {
+        let home = home.map_or_else(Vec::new, Home::joining);
+        let mut words = home.into_iter().chain(starter.iter().cloned()).chain(self.wrapper.iter().cloned()).chain([built("prun").into_os_string()]);
         let mut command = Command::new(words.next().expect("at least prun"));
-        command.args(words).args(&self.options).args(&self.program).env(MARK, &mark);
+        command.args(words).args(&self.options).args(&self.program).env(MARK, mark);
         for name in ["PRUN_RANK", "PRUN_JOB_ID", "RUST_LOG"] {
             command.env_remove(name);
         }
@@ -189,13 +239,30 @@ impl Prun {
         if let Some(dir) = &self.dir {
             command.current_dir(dir);
         }
-        (command, mark)
+        command
+    }
+
+    /// Starts it on a terminal of its own, as a shell with job control does.
+    pub fn start_on_terminal(self) -> (Running, Terminal) {
+        let mark = new_mark();
+        let home = self.own_cgroup.then(|| Home::new(&mark)).flatten();
+        let mut command = self.command_in(&mark, home.as_ref(), &["setsid".into(), "--ctty".into()]);
+        let before = Before::now();
+        let (terminal, slave) = Terminal::open();
+        let copy = || slave.try_clone().expect("a descriptor");
+        command.stdin(copy()).stdout(copy()).stderr(slave);
+        let started = Instant::now();
+        let child = command.spawn().expect("prun starts");
+        let seen = Collected::from(terminal.reader());
+        (Running { child, stdout: seen.clone(), stderr: seen, mark, started, before, home }, terminal)
     }
 
     /// Starts it.
     pub fn start(self) -> Running {
-        let (mut command, mark) = self.command();
-        let before = shared_memory();
+        let mark = new_mark();
+        let home = self.own_cgroup.then(|| Home::new(&mark)).flatten();
+        let mut command = self.command_in(&mark, home.as_ref(), &[]);
+        let before = Before::now();
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let bytes = match self.stdin {
             Input::Null => {
@@ -219,7 +286,7 @@ impl Prun {
         }
         let stdout = Collected::from(child.stdout.take().expect("piped"));
         let stderr = Collected::from(child.stderr.take().expect("piped"));
-        Running { child, stdout, stderr, mark, started, shared_memory_before: before }
+        Running { child, stdout, stderr, mark, started, before, home }
     }
 
     /// Starts it, waits for its end and looks for leftovers.
@@ -267,6 +334,10 @@ impl Collected {
         state.0.clone()
     }
 
+    fn so_far(&self) -> Vec<u8> {
+        self.0.0.lock().expect("no reader panics").0.clone()
+    }
+
     fn whole(&self) -> Vec<u8> {
         let (lock, changed) = &*self.0;
         let deadline = Instant::now() + HANG;
@@ -288,7 +359,35 @@ pub struct Running {
     stderr: Collected,
     mark: String,
     started: Instant,
-    shared_memory_before: BTreeSet<OsString>,
+    before: Before,
+    home: Option<Home>,
+}
+
+/// Names that were there before a job, in the places where jobs of other launchers leave things.
+#[derive(Debug, Clone)]
+struct Before {
+    shared_memory: BTreeSet<OsString>,
+    temporary: BTreeSet<OsString>,
+}
+
+impl Before {
+    fn now() -> Before {
+        Before { shared_memory: names_in(Path::new("/dev/shm")), temporary: names_in(&std::env::temp_dir()) }
+    }
+
+    #[track_caller]
+    fn assert_nothing_new(&self) {
+        let now = Before::now();
+        let ours = |name: &&OsString| {
+            let text = name.to_string_lossy().to_lowercase();
+            // Scratch directories are the tests' own.
+            ["prun", "rankd", "libcomm"].iter().any(|part| text.contains(part)) && !text.starts_with("prun-test-")
+        };
+        let left: Vec<_> = now.shared_memory.difference(&self.shared_memory).filter(ours).collect();
+        assert!(left.is_empty(), "left in /dev/shm: {left:?}");
+        let left: Vec<_> = now.temporary.difference(&self.temporary).filter(ours).collect();
+        assert!(left.is_empty(), "left in {}: {left:?}", std::env::temp_dir().display());
+    }
 }
 
 impl Running {
@@ -307,6 +406,12 @@ impl Running {
         kill(Pid::from_raw(self.pid()), signal).expect("prun is ours");
     }
 
+    /// Sends prun a signal by its number, real-time ones too.
+    pub fn signal_number(&self, number: i32) {
+        let sent = Command::new("sh").args(["-c", &format!("kill -{number} {}", self.pid())]).status().expect("sh");
+        assert!(sent.success());
+    }
+
     /// Waits until prun's stdout holds `text` `count` times.
     pub fn expect_output(&self, text: &str, count: usize) {
         self.stdout.wait_until(&format!("{count} × {text:?}"), |bytes| occurrences(bytes, text.as_bytes()) >= count);
@@ -317,14 +422,34 @@ impl Running {
         self.stderr.wait_until(&format!("{text:?}"), |bytes| occurrences(bytes, text.as_bytes()) > 0);
     }
 
+    /// What came on stderr so far.
+    pub fn messages_so_far(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
+    }
+
     /// What came on stdout so far.
     pub fn output_so_far(&self) -> String {
-        String::from_utf8_lossy(&self.stdout.0.0.lock().expect("no reader panics").0).into_owned()
+        String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
     }
 
     /// Processes of the job (prun, its helpers and the ranks with all that they started) with this name.
     pub fn processes(&self, name: &str) -> Vec<i32> {
-        marked(&self.mark).into_iter().filter(|&pid| name_of(pid).as_deref() == Some(name)).collect()
+        self.all().into_iter().filter(|&pid| name_of(pid).as_deref() == Some(name)).collect()
+    }
+
+    /// Every living process of the job.
+    pub fn all(&self) -> Vec<i32> {
+        everything(&self.mark, self.home.as_ref())
+    }
+
+    /// The process of prun's own between it and rankd.
+    pub fn keeper(&self) -> i32 {
+        self.process("prun-keeper")
+    }
+
+    /// The daemon that starts the ranks.
+    pub fn rankd(&self) -> i32 {
+        self.process("rankd")
     }
 
     /// The one process with this name; waits for it.
@@ -337,7 +462,7 @@ impl Running {
         let rankd = self.process("rankd");
         let wanted = format!("PRUN_RANK={rank}");
         eventually(&format!("rank {rank}"), || {
-            marked(&self.mark).into_iter().find(|&pid| parent_of(pid) == Some(rankd) && environment(pid).iter().any(|entry| entry == wanted.as_bytes()))
+            self.all().into_iter().find(|&pid| parent_of(pid) == Some(rankd) && environment(pid).iter().any(|entry| entry == wanted.as_bytes()))
         })
     }
 
@@ -349,15 +474,17 @@ impl Running {
     /// Waits for prun's end, checks that nothing is left, and gives what it said. Panics after [`HANG`].
     pub fn wait(self) -> Ended {
         let mark = self.mark.clone();
-        let before = self.shared_memory_before.clone();
+        let before = self.before.clone();
+        let home = self.home.clone();
         let ended = self.wait_unchecked();
-        assert_nothing_left(&mark);
-        let left: Vec<_> = shared_memory().difference(&before).cloned().collect();
-        assert!(left.iter().all(|name| !name.to_string_lossy().contains("prun")), "left in /dev/shm: {left:?}");
+        assert_left_nothing(&mark, home.as_ref(), &ended.err());
+        before.assert_nothing_new();
         ended
     }
 
     /// Waits for prun's end only.
+    ///
+    /// Where prun was killed its helpers may still be at work; [`wait`](Running::wait) looks for their end too.
     pub fn wait_unchecked(mut self) -> Ended {
         let status = self.wait_for_exit();
         let took = self.started.elapsed();
@@ -372,8 +499,8 @@ impl Running {
                 return status;
             }
             if Instant::now() >= deadline {
-                let processes: Vec<_> = marked(&self.mark).into_iter().map(|pid| (pid, name_of(pid))).collect();
-                let said = String::from_utf8_lossy(&self.stderr.0.0.lock().expect("no reader panics").0).into_owned();
+                let processes: Vec<_> = self.all().into_iter().map(|pid| (pid, name_of(pid), state_of(pid))).collect();
+                let said = String::from_utf8_lossy(&self.stderr.so_far()).into_owned();
                 panic!("prun hangs; its processes: {processes:?}; it said: {said}");
             }
             thread::sleep(Duration::from_millis(2));
@@ -385,9 +512,7 @@ impl Drop for Running {
     /// A test that failed in the middle leaves no job running either.
     fn drop(&mut self) {
         if thread::panicking() {
-            for pid in marked(&self.mark) {
-                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            }
+            self.all().into_iter().for_each(kill_now);
         }
     }
 }
@@ -444,6 +569,34 @@ impl Ended {
     }
 }
 
+/// SIGKILL; no complaint if it is gone.
+pub fn kill_now(pid: i32) {
+    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+}
+
+/// Whether a process with this number lives (a zombie does not).
+pub fn lives(pid: i32) -> bool {
+    state_of(pid).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Whether mount namespaces can be made here.
+pub fn may_mount() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| succeeds(&["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]))
+}
+
+/// Whether pid namespaces can be made here.
+pub fn may_make_pid_namespaces() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| succeeds(&["unshare", "-Upf", "--mount-proc", "true"]))
+}
+
+/// Whether a command ends with 0.
+pub fn succeeds(words: &[&str]) -> bool {
+    let status = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
 /// A mark that no other job has.
 pub fn new_mark() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -457,21 +610,38 @@ pub fn marked(mark: &str) -> Vec<i32> {
     pids.filter(|&pid| pid != std::process::id() as i32 && environment(pid).iter().any(|entry| entry == wanted.as_bytes())).collect()
 }
 
-/// Waits until no process carries `mark` and its cgroups are gone; panics with their names after 5 s.
+/// Processes that carry the mark or live in the job's cgroup.
+fn everything(mark: &str, home: Option<&Home>) -> Vec<i32> {
+    let mut pids = marked(mark);
+    pids.extend(home.map_or_else(Vec::new, Home::members));
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+/// Waits until no process carries `mark`; panics with their names after [`LEFT_LIMIT`].
 #[track_caller]
 pub fn assert_nothing_left(mark: &str) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    assert_left_nothing(mark, None, "");
+}
+
+/// Waits until the job has neither a process nor a cgroup of its own; panics with what is left after [`LEFT_LIMIT`].
+#[track_caller]
+fn assert_left_nothing(mark: &str, home: Option<&Home>, said: &str) {
+    let deadline = Instant::now() + LEFT_LIMIT;
     loop {
-        let left = marked(mark);
-        if left.is_empty() {
+        let left = everything(mark, home);
+        let cgroups = home.map_or_else(Vec::new, Home::children);
+        if left.is_empty() && cgroups.is_empty() {
+            if let Some(home) = home {
+                home.remove();
+            }
             return;
         }
-        let shown: Vec<_> = left.iter().map(|&pid| (pid, name_of(pid), parent_of(pid))).collect();
         if Instant::now() >= deadline {
-            for pid in left {
-                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            }
-            panic!("left behind (pid, name, parent): {shown:?}");
+            let shown: Vec<_> = left.iter().map(|&pid| (pid, name_of(pid), state_of(pid), parent_of(pid))).collect();
+            left.into_iter().for_each(kill_now);
+            panic!("left behind (pid, name, state, parent): {shown:?}; cgroups: {cgroups:?}; prun said:\n{said}");
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -519,7 +689,12 @@ pub fn environment(pid: i32) -> Vec<Vec<u8>> {
 
 /// Names in /dev/shm.
 pub fn shared_memory() -> BTreeSet<OsString> {
-    fs::read_dir("/dev/shm").map(|entries| entries.flatten().map(|entry| entry.file_name()).collect()).unwrap_or_default()
+    names_in(Path::new("/dev/shm"))
+}
+
+/// Names in a directory.
+pub fn names_in(directory: &Path) -> BTreeSet<OsString> {
+    fs::read_dir(directory).map(|entries| entries.flatten().map(|entry| entry.file_name()).collect()).unwrap_or_default()
 }
 
 /// The cgroup directories of prun jobs on this machine.
@@ -540,7 +715,7 @@ pub fn job_cgroups() -> Vec<PathBuf> {
     found
 }
 
-fn occurrences(bytes: &[u8], text: &[u8]) -> usize {
+pub(crate) fn occurrences(bytes: &[u8], text: &[u8]) -> usize {
     bytes.windows(text.len()).filter(|window| window == &text).count()
 }
 
