@@ -182,7 +182,7 @@ proptest! {
     /// and each source's bytes arrive unchanged and in order.
     #[test]
     fn lines_are_whole_and_bytes_unchanged(
-        contents in (1usize..5).prop_flat_map(|n| (0..n).map(|s| content(s)).collect::<Vec<_>>()),
+        contents in (1usize..5).prop_flat_map(|n| (0..n).map(content).collect::<Vec<_>>()),
         turns in vec((0usize..5, 1usize..40), 0..400),
         hold_one in 1usize..60,
         hold_all in 1usize..100,
