@@ -294,7 +294,7 @@ impl Comm {
     /// This rank's part of a buffer that has one for each rank.
     fn own_part(&self, operation: Operation, length: usize) -> Result<Range<usize>, CommError> {
         let ranks = self.size() as usize;
-        if length % ranks != 0 {
+        if !length.is_multiple_of(ranks) {
             return Err(CommError::invalid(operation, format!("{length} elements are no {ranks} equal parts")));
         }
         let part = length / ranks;

@@ -77,11 +77,13 @@ impl<T: Sample> Guarded<T> {
     #[expect(unsafe_code, reason = "any aligned bytes are elements of these types")]
     fn slice(&mut self) -> &mut [T] {
         let start = self.bytes.as_mut_ptr().cast::<u8>();
+        // SAFETY: inside `bytes`, which `new` made long enough, at a multiple of the element's size.
         unsafe { std::slice::from_raw_parts_mut(start.add(self.offset).cast(), self.count) }
     }
 
     #[expect(unsafe_code, reason = "looks at all bytes")]
     fn assert_guards(&self) {
+        // SAFETY: exactly the bytes of `bytes`.
         let all = unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast::<u8>(), 8 * self.bytes.len()) };
         let end = self.offset + self.count * size_of::<T>();
         assert!(all[..self.offset].iter().chain(&all[end..]).all(|byte| *byte == T::GUARD), "a guard was overwritten");

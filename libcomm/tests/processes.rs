@@ -69,6 +69,7 @@ fn forked_copy_is_refused(comm: &Comm) {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let refused = matches!(comm.barrier(), Err(CommError::Forked));
+        // SAFETY: ends the child and runs nothing.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) };
     }
     let mut status = 0;

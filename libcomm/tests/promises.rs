@@ -105,6 +105,7 @@ fn misaligned<T: comm::Element + PartialEq + std::fmt::Debug>(
 
 #[expect(unsafe_code, reason = "slices cannot be that wrong")]
 fn raw_sum(comm: &Comm, send: *const c_void, recv: *mut c_void, count: usize) -> Result<(), CommError> {
+    // SAFETY: each test gives addresses of enough floats, or ones that must be refused before they are used.
     unsafe { comm.all_reduce_raw(send, recv, count, DataType::F32, Op::Sum) }
 }
 
@@ -149,7 +150,7 @@ fn mismatch(n: u32, odd: u32, usual: fn(&Comm) -> Result<(), CommError>, other: 
     });
     for error in errors {
         // All name the same pair, as seen, or as told by one that saw it.
-        let pair = [format!("rank 0 made call 2 "), format!("rank {} made call 2 ", odd.max(1))];
+        let pair = ["rank 0 made call 2 ".to_owned(), format!("rank {} made call 2 ", odd.max(1))];
         assert!(error.contains(&pair[0]) && error.contains(&pair[1]), "{error}");
     }
 }

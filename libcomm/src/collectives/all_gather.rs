@@ -6,7 +6,7 @@
 use crate::collectives::pieces;
 use crate::error::CommError;
 use crate::fault::Stage;
-use crate::protocol::simple::{Region, Steps};
+use crate::protocol::simple::{Piece, Region, Steps};
 
 /// # Safety
 /// `send` is readable for `bytes` bytes and `recv` writable for n times as many; `send` is this rank's place in
@@ -22,7 +22,7 @@ pub(crate) unsafe fn run(steps: &mut Steps<'_>, send: *const u8, recv: *mut u8, 
         steps.reclaim()?;
         // SAFETY: pieces lie inside the caller's buffers; slots are read after their ranks have posted.
         unsafe {
-            steps.put(Region::Chunk, 0, send.add(piece.start), piece.len(), me);
+            steps.put(Piece::whole(piece.len()), send.add(piece.start));
             steps.maybe_damage(Stage::Chunk, chunk, steps.slot(Region::Chunk, 0), piece.len());
         }
         steps.post();
@@ -33,7 +33,7 @@ pub(crate) unsafe fn run(steps: &mut Steps<'_>, send: *const u8, recv: *mut u8, 
             std::ptr::copy(send.add(piece.start), place(me), piece.len());
             for distance in 1..ranks {
                 let rank = (me + distance) % ranks;
-                steps.take(rank, Region::Chunk, 0, place(rank), piece.len(), rank, chunk)?;
+                steps.take(rank, Piece::whole(piece.len()), place(rank), chunk)?;
             }
         }
     }

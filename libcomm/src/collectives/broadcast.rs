@@ -7,7 +7,7 @@
 use crate::collectives::pieces;
 use crate::error::CommError;
 use crate::fault::Stage;
-use crate::protocol::simple::{Region, Steps};
+use crate::protocol::simple::{Piece, Region, Steps};
 
 /// # Safety
 /// `send` is readable at the root and `recv` writable everywhere, for `bytes` bytes; at the root they are the same
@@ -30,7 +30,7 @@ pub(crate) unsafe fn run(
             steps.reclaim()?;
             // SAFETY: the piece lies inside the caller's buffer, and the slot is reclaimed.
             unsafe {
-                steps.put(Region::Chunk, 0, send.add(piece.start), piece.len(), 0);
+                steps.put(Piece::whole(piece.len()), send.add(piece.start));
                 steps.maybe_damage(Stage::Chunk, chunk, steps.slot(Region::Chunk, 0), piece.len());
             }
         }
@@ -42,7 +42,7 @@ pub(crate) unsafe fn run(
                 true => std::ptr::copy(send.add(piece.start), recv.add(piece.start), piece.len()),
                 false => {
                     let target = recv.add(piece.start);
-                    steps.take(root, Region::Chunk, 0, target, piece.len(), 0, chunk)?;
+                    steps.take(root, Piece::whole(piece.len()), target, chunk)?;
                 }
             }
         }

@@ -43,7 +43,7 @@ mod tests {
             for rank in 0..ranks {
                 let share = share(count, bytes, ranks, rank);
                 prop_assert_eq!(share.start, next);
-                prop_assert!(share.is_empty() || share.start * bytes % 64 == 0);
+                prop_assert!(share.is_empty() || (share.start * bytes).is_multiple_of(64));
                 next = share.end;
             }
             prop_assert_eq!(next, count);

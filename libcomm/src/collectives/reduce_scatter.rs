@@ -9,7 +9,7 @@ use crate::collectives::reduce::reduce;
 use crate::element::Element;
 use crate::error::CommError;
 use crate::fault::Stage;
-use crate::protocol::simple::{Region, Steps, bytes_at};
+use crate::protocol::simple::{Piece, Region, Steps, bytes_at};
 use crate::types::Op;
 use crate::verify::checksum;
 
@@ -35,13 +35,17 @@ pub(crate) unsafe fn run<T: Element>(
     let mut made = Vec::new();
     for (chunk, piece) in (0..).zip(pieces(count, piece_bytes / size)) {
         let bytes = piece.len() * size;
+        let part = |rank: u32| {
+            let offset = rank as usize * piece_bytes;
+            Piece { region: Region::Chunk, offset, bytes, index: rank }
+        };
         steps.reclaim()?;
         // SAFETY: pieces lie inside the caller's buffers; slots are read after their ranks have posted. In place,
         // a piece of the result is written after that piece was copied.
         unsafe {
             for rank in 0..ranks {
                 let source = send.add(rank as usize * count + piece.start).cast();
-                steps.put(Region::Chunk, rank as usize * piece_bytes, source, bytes, rank);
+                steps.put(part(rank), source);
             }
             let last = (ranks - 1) as usize * piece_bytes + bytes;
             steps.maybe_damage(Stage::Chunk, chunk, steps.slot(Region::Chunk, 0), last);
@@ -50,9 +54,9 @@ pub(crate) unsafe fn run<T: Element>(
         steps.await_all()?;
         // SAFETY: as above.
         unsafe {
-            let source = |rank| steps.peer(rank, Region::Chunk, me as usize * piece_bytes);
+            let source = |rank| steps.peer(rank, Region::Chunk, part(me).offset);
             for rank in 0..ranks {
-                steps.check(rank, source(rank), bytes, me, chunk)?;
+                steps.check(rank, part(me), source(rank), chunk)?;
             }
             let target = recv.add(piece.start);
             reduce(op, ranks, |rank| source(rank).cast(), piece.len(), target);

@@ -31,6 +31,24 @@ pub(crate) enum Region {
     Reduced,
 }
 
+/// A part of a slot that has a checksum of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) region: Region,
+    /// Where in the region it begins.
+    pub(crate) offset: usize,
+    pub(crate) bytes: usize,
+    /// Which of the slot's checksums is its: one a rank, and one more.
+    pub(crate) index: u32,
+}
+
+impl Piece {
+    /// The front of a slot's chunk.
+    pub(crate) fn whole(bytes: usize) -> Piece {
+        Piece { region: Region::Chunk, offset: 0, bytes, index: 0 }
+    }
+}
+
 /// One call's way through the steps.
 pub(crate) struct Steps<'a> {
     mapping: &'a Mapping,
@@ -201,71 +219,60 @@ impl<'a> Steps<'a> {
         unsafe { self.mapping.slot(rank, step).add(2 * self.chunk_bytes()).cast::<u64>().add(index as usize) }
     }
 
-    /// Copies a share of a chunk into the slot, as checksum `index` of the step.
+    /// Fills a piece of the slot.
     ///
     /// # Safety
-    /// `source` is readable for `bytes` bytes, and the slot is reclaimed.
-    pub(crate) unsafe fn put(&mut self, region: Region, offset: usize, source: *const u8, bytes: usize, index: u32) {
-        debug_assert!(offset + bytes <= self.chunk_bytes());
+    /// `source` is readable for the piece, and the slot is reclaimed.
+    pub(crate) unsafe fn put(&mut self, piece: Piece, source: *const u8) {
+        debug_assert!(piece.offset + piece.bytes <= self.chunk_bytes());
+        let slot = self.slot(piece.region, piece.offset);
         // SAFETY: the caller's source; the slot is ours until we post, since its readers are done.
-        unsafe { std::ptr::copy_nonoverlapping(source, self.slot(region, offset), bytes) };
+        unsafe { std::ptr::copy_nonoverlapping(source, slot, piece.bytes) };
         if self.verify {
+            let sum = self.sum_place(self.rank(), *self.posted, piece.index);
             // SAFETY: as above.
-            unsafe { *self.sum_place(self.rank(), *self.posted, index) = checksum(bytes_at(source, bytes)) };
+            unsafe { *sum = checksum(bytes_at(source, piece.bytes)) };
         }
     }
 
-    /// Fails unless what `rank` put as checksum `index` of the last step is still what it was.
+    /// Fails unless what `arrived` of a piece that `rank` put in the last step is what left.
     ///
     /// # Safety
-    /// `arrived` is readable for `bytes` bytes, and `rank` has been waited for.
+    /// `arrived` is readable for the piece, and `rank` has been waited for.
     pub(crate) unsafe fn check(
         &self,
         rank: u32,
+        piece: Piece,
         arrived: *const u8,
-        bytes: usize,
-        index: u32,
         chunk: u64,
     ) -> Result<(), CommError> {
         if !self.verify {
             return Ok(());
         }
         // SAFETY: `rank` has posted and will not write before we post the next step.
-        let sent = unsafe { *self.sum_place(rank, *self.posted - 1, index) };
+        let sent = unsafe { *self.sum_place(rank, *self.posted - 1, piece.index) };
         // SAFETY: the caller's.
-        let found = checksum(unsafe { bytes_at(arrived, bytes) });
-        match sent == found {
+        let arrived = checksum(unsafe { bytes_at(arrived, piece.bytes) });
+        match sent == arrived {
             true => Ok(()),
-            false => Err(CommError::ChunkCorrupt {
-                call: self.signature,
-                from: rank,
-                to: self.rank(),
-                chunk,
-                sent,
-                arrived: found,
-            }),
+            false => {
+                let (call, to) = (self.signature, self.rank());
+                Err(CommError::ChunkCorrupt { call, from: rank, to, chunk, sent, arrived })
+            }
         }
     }
 
-    /// Copies what `rank` put into the slot of the last step to user memory, and checks it there.
+    /// Copies a piece that `rank` put in the last step to user memory, and checks it there.
     ///
     /// # Safety
-    /// `target` is writable for `bytes` bytes, and `rank` has been waited for.
-    pub(crate) unsafe fn take(
-        &self,
-        rank: u32,
-        region: Region,
-        offset: usize,
-        target: *mut u8,
-        bytes: usize,
-        index: u32,
-        chunk: u64,
-    ) -> Result<(), CommError> {
-        debug_assert!(offset + bytes <= self.chunk_bytes());
+    /// `target` is writable for the piece, and `rank` has been waited for.
+    pub(crate) unsafe fn take(&self, rank: u32, piece: Piece, target: *mut u8, chunk: u64) -> Result<(), CommError> {
+        debug_assert!(piece.offset + piece.bytes <= self.chunk_bytes());
+        let slot = self.peer(rank, piece.region, piece.offset);
         // SAFETY: the caller's target; the source is not written before we post the next step.
-        unsafe { std::ptr::copy_nonoverlapping(self.peer(rank, region, offset), target, bytes) };
+        unsafe { std::ptr::copy_nonoverlapping(slot, target, piece.bytes) };
         // SAFETY: just written.
-        unsafe { self.check(rank, target, bytes, index, chunk) }
+        unsafe { self.check(rank, piece, target, chunk) }
     }
 
     /// Room for `bytes` bytes that nobody else sees, aligned for any element.

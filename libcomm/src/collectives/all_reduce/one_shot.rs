@@ -10,7 +10,7 @@ use crate::collectives::reduce::reduce;
 use crate::element::Element;
 use crate::error::CommError;
 use crate::fault::Stage;
-use crate::protocol::simple::{Region, Steps};
+use crate::protocol::simple::{Piece, Region, Steps};
 use crate::types::Op;
 
 /// # Safety
@@ -24,26 +24,25 @@ pub(super) unsafe fn run<T: Element>(
 ) -> Result<(), CommError> {
     let size = size_of::<T>();
     let ranks = steps.size();
-    let me = steps.rank();
     if count == 0 {
         steps.post();
         return steps.await_all();
     }
     for (chunk, piece) in (0..).zip(pieces(count, steps.chunk_bytes() / size)) {
-        let bytes = piece.len() * size;
+        let whole = Piece::whole(piece.len() * size);
         steps.reclaim()?;
         // SAFETY: the piece lies inside the caller's buffers; slots are read after their ranks have posted. In
         // place, the result of a piece is written after the piece was copied.
         unsafe {
-            steps.put(Region::Chunk, 0, send.add(piece.start).cast(), bytes, me);
-            steps.maybe_damage(Stage::Chunk, chunk, steps.slot(Region::Chunk, 0), bytes);
+            steps.put(whole, send.add(piece.start).cast());
+            steps.maybe_damage(Stage::Chunk, chunk, steps.slot(Region::Chunk, 0), whole.bytes);
         }
         steps.post();
         steps.await_all()?;
         // SAFETY: as above.
         unsafe {
             for rank in 0..ranks {
-                steps.check(rank, steps.peer(rank, Region::Chunk, 0), bytes, rank, chunk)?;
+                steps.check(rank, whole, steps.peer(rank, Region::Chunk, 0), chunk)?;
             }
             let source = |rank| steps.peer(rank, Region::Chunk, 0).cast();
             reduce(op, ranks, source, piece.len(), recv.add(piece.start));

@@ -15,7 +15,7 @@ use crate::collectives::{pieces, share};
 use crate::element::Element;
 use crate::error::CommError;
 use crate::fault::Stage;
-use crate::protocol::simple::{Region, Steps};
+use crate::protocol::simple::{Piece, Region, Steps};
 use crate::types::Op;
 
 /// # Safety
@@ -55,73 +55,93 @@ impl<T: Element> Block<'_, '_, T> {
     /// Elements of the share that is `back` places before share number `from`.
     fn share(&self, from: u32, back: u32) -> Range<usize> {
         let ranks = self.steps.size();
-        let share = share(self.piece.len(), size_of::<T>(), ranks, (from + ranks - back % ranks) % ranks);
+        let share = share(self.piece.len(), size_of::<T>(), ranks, (from + ranks - back) % ranks);
         self.piece.start + share.start..self.piece.start + share.end
     }
 
     /// # Safety
     /// As for [`super::run`], for the piece.
     unsafe fn run(mut self) -> Result<(), CommError> {
-        let (me, ranks) = (self.steps.rank(), self.steps.size());
-        let size = size_of::<T>();
+        let ranks = self.steps.size();
         if ranks == 1 {
-            // SAFETY: the caller's.
-            unsafe {
-                std::ptr::copy(self.send.add(self.piece.start), self.recv.add(self.piece.start), self.piece.len())
-            };
+            let at = self.piece.start;
+            // SAFETY: the caller's; in place it is a copy onto itself.
+            unsafe { std::ptr::copy(self.send.add(at), self.recv.add(at), self.piece.len()) };
             return Ok(());
         }
-        let (left, right) = ((me + ranks - 1) % ranks, (me + 1) % ranks);
-        // SAFETY, for all of the steps: shares lie inside the caller's buffers; the slot is reclaimed from the one
-        // rank that reads it; the left one's is read after it has posted. In place, each share of our own data is
-        // used before the result takes its place.
         for hop in 0..ranks - 1 {
-            self.ready_to_write(right)?;
-            let share = self.share(me, hop);
-            match hop {
-                0 => {
-                    let source = unsafe { self.send.add(share.start) };
-                    unsafe { self.steps.put(Region::Chunk, 0, source.cast(), share.len() * size, 0) };
-                }
-                _ => {
-                    let partial = self.steps.scratch(share.len() * size).cast::<T>();
-                    unsafe {
-                        self.add_own(left, &share, partial, false)?;
-                        self.steps.put(Region::Chunk, 0, partial.cast(), share.len() * size, 0);
-                    }
-                }
-            }
-            unsafe { self.damage(Stage::Chunk, &share) };
-            self.steps.post();
-            self.steps.await_rank(left)?;
+            // SAFETY: the caller's.
+            unsafe { self.reduce_hop(hop)? };
         }
         for hop in 0..ranks - 1 {
-            self.ready_to_write(right)?;
-            let share = self.share((me + 1) % ranks, hop);
-            let target = unsafe { self.recv.add(share.start) };
-            if hop == 0 {
-                unsafe { self.add_own(left, &share, target, true)? };
-            } // else it was taken from the left one at the end of the last hop
-            unsafe {
-                self.steps.put(Region::Chunk, 0, target.cast(), share.len() * size, 0);
-                self.damage(Stage::Reduced, &share);
-            }
-            self.steps.post();
-            self.steps.await_rank(left)?;
-            let share = self.share(me, hop);
-            let (bytes, chunk) = (share.len() * size, self.number);
-            unsafe {
-                let target = self.recv.add(share.start).cast();
-                self.steps.take(left, Region::Chunk, 0, target, bytes, 0, chunk)?;
-            }
+            // SAFETY: the caller's.
+            unsafe { self.gather_hop(hop)? };
         }
         Ok(())
     }
 
-    /// The first slot of a call may have been read by anyone, in whatever call came before.
-    fn ready_to_write(&mut self, right: u32) -> Result<(), CommError> {
+    /// Sends share r - hop: our own data, then what came from the left with our own added.
+    ///
+    /// # Safety
+    /// As for [`super::run`], for the piece, after all hops before this one.
+    unsafe fn reduce_hop(&mut self, hop: u32) -> Result<(), CommError> {
+        self.ready_to_write()?;
+        let share = self.share(self.steps.rank(), hop);
+        let whole = Piece::whole(share.len() * size_of::<T>());
+        // SAFETY: the share lies inside the caller's data; the slot is reclaimed from the one rank that reads it.
+        unsafe {
+            if hop == 0 {
+                self.steps.put(whole, self.send.add(share.start).cast());
+            } else {
+                let partial = self.steps.scratch(whole.bytes).cast::<T>();
+                self.add_own(&share, partial, false)?;
+                self.steps.put(whole, partial.cast());
+            }
+            self.damage(Stage::Chunk, &share);
+        }
+        self.steps.post();
+        self.steps.await_rank(self.left())
+    }
+
+    /// Sends share r + 1 - hop of the result, which is ours to complete in the first hop and came from the left in
+    /// the others; takes share r - hop from the left.
+    ///
+    /// In place, each share of our own data was used before the result takes its place: the last one just now.
+    ///
+    /// # Safety
+    /// As for [`super::run`], for the piece, after all hops before this one.
+    unsafe fn gather_hop(&mut self, hop: u32) -> Result<(), CommError> {
+        self.ready_to_write()?;
+        let (me, left) = (self.steps.rank(), self.left());
+        let share = self.share(me + 1, hop);
+        // SAFETY: as in the hops before; the left one's slot is read after it has posted.
+        unsafe {
+            let result = self.recv.add(share.start);
+            if hop == 0 {
+                self.add_own(&share, result, true)?;
+            }
+            self.steps.put(Piece::whole(share.len() * size_of::<T>()), result.cast());
+            self.damage(Stage::Reduced, &share);
+        }
+        self.steps.post();
+        self.steps.await_rank(left)?;
+        let share = self.share(me, hop);
+        // SAFETY: as above.
+        unsafe {
+            let target = self.recv.add(share.start).cast();
+            self.steps.take(left, Piece::whole(share.len() * size_of::<T>()), target, self.number)
+        }
+    }
+
+    fn left(&self) -> u32 {
+        let ranks = self.steps.size();
+        (self.steps.rank() + ranks - 1) % ranks
+    }
+
+    /// Our slot is read by the right neighbour; before the first step of a call, anyone may have read it.
+    fn ready_to_write(&mut self) -> Result<(), CommError> {
         match self.steps.greeted() {
-            true => self.steps.reclaim_from(right),
+            true => self.steps.reclaim_from((self.steps.rank() + 1) % self.steps.size()),
             false => self.steps.reclaim(),
         }
     }
@@ -129,18 +149,13 @@ impl<T: Element> Block<'_, '_, T> {
     /// What came from the left for `share`, with our own added, into `target`; finished if it is complete.
     ///
     /// # Safety
-    /// `target` is writable for the share, and `left` has posted it.
-    unsafe fn add_own(
-        &mut self,
-        left: u32,
-        share: &Range<usize>,
-        target: *mut T,
-        complete: bool,
-    ) -> Result<(), CommError> {
+    /// `target` is writable for the share, and the left neighbour has posted it.
+    unsafe fn add_own(&self, share: &Range<usize>, target: *mut T, complete: bool) -> Result<(), CommError> {
+        let left = self.left();
         let came = self.steps.peer(left, Region::Chunk, 0);
         // SAFETY: the caller's; the share lies inside our own data.
         unsafe {
-            self.steps.check(left, came, share.len() * size_of::<T>(), 0, self.number)?;
+            self.steps.check(left, Piece::whole(share.len() * size_of::<T>()), came, self.number)?;
             let own = self.send.add(share.start);
             let source = |which| if which == 0 { came.cast() } else { own };
             let op = if self.op == Op::Avg { Op::Sum } else { self.op };

@@ -11,7 +11,7 @@ use crate::collectives::{piece_at, share};
 use crate::element::Element;
 use crate::error::CommError;
 use crate::fault::Stage;
-use crate::protocol::simple::{Region, Steps};
+use crate::protocol::simple::{Piece, Region, Steps};
 use crate::types::Op;
 
 /// # Safety
@@ -46,11 +46,11 @@ pub(super) unsafe fn run<T: Element>(
         for distance in 1..ranks {
             let rank = (me + distance) % ranks;
             let share = share(piece.len(), size_of::<T>(), ranks, rank);
-            let bytes = share.len() * size_of::<T>();
+            let reduced = reduced(share.len() * size_of::<T>(), ranks);
             // SAFETY: as above.
             unsafe {
                 let target = recv.add(piece.start + share.start).cast();
-                steps.take(rank, Region::Reduced, 0, target, bytes, ranks, chunk as u64)?;
+                steps.take(rank, reduced, target, chunk as u64)?;
             }
         }
     }
@@ -68,7 +68,8 @@ unsafe fn put_chunk<T: Element>(steps: &mut Steps<'_>, send: *const T, piece: st
         // SAFETY: the caller's.
         unsafe {
             let source = send.add(piece.start + share.start).cast();
-            steps.put(Region::Chunk, share.start * size, source, share.len() * size, rank);
+            let part = part(share.start * size, share.len() * size, rank);
+            steps.put(part, source);
         }
     }
     // SAFETY: our own slot, not posted yet.
@@ -89,16 +90,27 @@ unsafe fn reduce_share<T: Element>(
     let size = size_of::<T>();
     let (me, ranks) = (steps.rank(), steps.size());
     let share = share(piece.len(), size, ranks, me);
-    let (offset, bytes) = (share.start * size, share.len() * size);
+    let part = part(share.start * size, share.len() * size, me);
     // SAFETY: the share lies inside the piece; its sources were posted, and its target is the caller's.
     unsafe {
         for rank in 0..ranks {
-            steps.check(rank, steps.peer(rank, Region::Chunk, offset), bytes, me, chunk)?;
+            steps.check(rank, part, steps.peer(rank, part.region, part.offset), chunk)?;
         }
         let target = recv.add(piece.start + share.start);
-        reduce(op, ranks, |rank| steps.peer(rank, Region::Chunk, offset).cast(), share.len(), target);
-        steps.put(Region::Reduced, 0, target.cast(), bytes, ranks);
-        steps.maybe_damage(Stage::Reduced, chunk, steps.slot(Region::Reduced, 0), bytes);
+        let source = |rank| steps.peer(rank, part.region, part.offset).cast();
+        reduce(op, ranks, source, share.len(), target);
+        steps.put(reduced(part.bytes, ranks), target.cast());
+        steps.maybe_damage(Stage::Reduced, chunk, steps.slot(Region::Reduced, 0), part.bytes);
     }
     Ok(())
+}
+
+/// Rank `rank`'s share of a chunk, in the slot of a rank that has not reduced it yet.
+fn part(offset: usize, bytes: usize, rank: u32) -> Piece {
+    Piece { region: Region::Chunk, offset, bytes, index: rank }
+}
+
+/// A share in the slot of the rank that has reduced it.
+fn reduced(bytes: usize, ranks: u32) -> Piece {
+    Piece { region: Region::Reduced, offset: 0, bytes, index: ranks }
 }

@@ -1,0 +1,80 @@
+//! Modules of kernels, and their launch.
+
+use std::ffi::{CString, c_int, c_void};
+use std::ptr::null_mut;
+
+use super::context::Context;
+use super::stream::StreamRef;
+use super::sys::{CudaError, Opaque, Result};
+
+/// A loaded image. Stays loaded for the life of the process: graphs of the caller's may hold its kernels.
+pub struct Module {
+    context: Context,
+    raw: Opaque,
+}
+
+// SAFETY: the driver's modules may be used from any thread.
+unsafe impl Send for Module {}
+
+impl Module {
+    /// Loads PTX, which ends with a NUL. What the compiler said is part of the error.
+    pub fn load(context: Context, ptx: &str) -> Result<Module> {
+        assert!(ptx.ends_with('\0'));
+        const ERROR_LOG: c_int = 5;
+        const ERROR_LOG_BYTES: c_int = 6;
+        let _bound = context.bind()?;
+        let mut log = vec![0u8; 4096];
+        let mut names = [ERROR_LOG, ERROR_LOG_BYTES];
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
+        let mut raw = null_mut();
+        // SAFETY: a NUL-terminated image, and two options with their values.
+        let loaded = unsafe {
+            context.driver().module_load(&mut raw, ptx.as_ptr().cast(), 2, names.as_mut_ptr(), values.as_mut_ptr())
+        };
+        match loaded {
+            Ok(()) => Ok(Module { context, raw }),
+            Err(CudaError::Status { call, status, name }) => {
+                let end = log.iter().position(|byte| *byte == 0).unwrap_or(0);
+                let said = String::from_utf8_lossy(&log[..end]);
+                Err(CudaError::Status { call, status, name: format!("{name} {}", said.trim()).trim().to_owned() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The kernel of that name.
+    pub fn function(&self, name: &str) -> Result<Function> {
+        let c_name = CString::new(name).unwrap_or_default();
+        let _bound = self.context.bind()?;
+        let mut raw = null_mut();
+        // SAFETY: a loaded module and a NUL-terminated name.
+        unsafe { self.context.driver().module_function(&mut raw, self.raw, c_name.as_ptr()) }?;
+        Ok(Function { context: self.context, raw })
+    }
+}
+
+/// A kernel.
+#[derive(Clone, Copy)]
+pub struct Function {
+    context: Context,
+    raw: Opaque,
+}
+
+// SAFETY: as for Module.
+unsafe impl Send for Function {}
+
+impl Function {
+    /// Puts one launch into the stream.
+    ///
+    /// # Safety
+    /// `A` is the kernel's one parameter, and what it points to is valid until the kernel is done.
+    #[inline]
+    pub unsafe fn launch<A>(&self, blocks: u32, threads: u32, stream: StreamRef, arguments: &A) -> Result<()> {
+        let mut list = [(&raw const *arguments).cast_mut().cast::<c_void>()];
+        // SAFETY: the driver copies the arguments before it returns; the rest is the caller's.
+        unsafe {
+            let driver = self.context.driver();
+            driver.launch(self.raw, blocks, 1, 1, threads, 1, 1, 0, stream.raw(), list.as_mut_ptr(), null_mut())
+        }
+    }
+}

@@ -1,0 +1,58 @@
+/* Every call once, and what C can get wrong. */
+#include <libcomm.h>
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, comm_last_error()); \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+int main(void) {
+    comm_t *comm = NULL;
+    CHECK(comm_last_error()[0] == '\0');
+    CHECK(comm_version() == COMM_VERSION);
+    CHECK(comm_init(&comm) == COMM_OK && comm != NULL);
+    const int rank = comm_rank(comm), size = comm_size(comm);
+    CHECK(comm_local_rank(comm) == rank);
+    CHECK(comm_barrier(comm) == COMM_OK);
+
+    float data[1000], sum[1000];
+    for (int i = 0; i < 1000; i++)
+        data[i] = (float)(i + rank);
+    CHECK(comm_allreduce(comm, data, sum, 1000, COMM_F32, COMM_SUM) == COMM_OK);
+    for (int i = 0; i < 1000; i++)
+        CHECK(sum[i] == (float)(size * i + size * (size - 1) / 2));
+    CHECK(comm_allreduce(comm, data, data, 1000, COMM_F32, COMM_SUM) == COMM_OK); /* in place */
+    CHECK(memcmp(data, sum, sizeof data) == 0);
+
+    int64_t *all = malloc((size_t)size * sizeof *all), mine = 7 * rank, part = 0;
+    CHECK(all != NULL);
+    CHECK(comm_allgather(comm, &mine, all, 1, COMM_I64) == COMM_OK);
+    for (int r = 0; r < size; r++)
+        CHECK(all[r] == 7 * r);
+    CHECK(comm_reduce_scatter(comm, all, &part, 1, COMM_I64, COMM_MAX) == COMM_OK);
+    CHECK(part == mine);
+    CHECK(comm_broadcast(comm, &mine, 1, COMM_I64, size - 1) == COMM_OK);
+    CHECK(mine == 7 * (size - 1));
+    free(all);
+
+    CHECK(comm_allreduce(comm, NULL, NULL, 0, COMM_F32, COMM_SUM) == COMM_OK);
+    CHECK(comm_allreduce(comm, NULL, sum, 1, COMM_F32, COMM_SUM) == COMM_ERROR_INVALID_ARGUMENT);
+    CHECK(strcmp(comm_last_error(), "allreduce: send is null, for 1 elements") == 0);
+    CHECK(comm_allreduce(comm, data, sum, 1, (comm_type_t)99, COMM_SUM) == COMM_ERROR_INVALID_ARGUMENT);
+    CHECK(strstr(comm_last_error(), "99 is no comm_type_t") != NULL);
+    CHECK(comm_broadcast(comm, data, 1, COMM_F32, -1) == COMM_ERROR_INVALID_ARGUMENT);
+    CHECK(comm_barrier(NULL) == COMM_ERROR_INVALID_ARGUMENT);
+    CHECK(strcmp(comm_error_string(COMM_ERROR_TIMEOUT), "a peer did not come before the deadline") == 0);
+
+    CHECK(comm_finalize(comm) == COMM_OK);
+    printf("rank %d of %d: fine\n", rank, size);
+    return 0;
+}
