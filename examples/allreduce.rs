@@ -56,10 +56,7 @@ fn check(rank: u32, size: u32, receive: &[f32]) -> Result<()> {
     for (index, &got) in receive.iter().enumerate() {
         let expected: f32 = (0..size).map(|rank| element(rank, index)).sum();
         if got != expected {
-            bail!(
-                "rank {rank} got {got} at element {index} of {}, expected {expected}",
-                receive.len()
-            );
+            bail!("rank {rank} got {got} at element {index} of {}, expected {expected}", receive.len());
         }
     }
     Ok(())

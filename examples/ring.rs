@@ -10,9 +10,7 @@ const ROUNDS: u64 = 3;
 
 /// The token after `rank` signed it: another order of signatures gives another token.
 fn signed(token: u64, rank: u32) -> u64 {
-    token
-        .wrapping_mul(1_000_003)
-        .wrapping_add(u64::from(rank) + 1)
+    token.wrapping_mul(1_000_003).wrapping_add(u64::from(rank) + 1)
 }
 
 fn main() -> Result<()> {
@@ -24,21 +22,14 @@ fn main() -> Result<()> {
             if rank == holder {
                 token[0] = signed(token[0], rank);
             }
-            comm.broadcast(&mut token, holder).with_context(|| {
-                format!("rank {rank} lost the token: round {round}, held by rank {holder}")
-            })?;
+            comm.broadcast(&mut token, holder)
+                .with_context(|| format!("rank {rank} lost the token: round {round}, held by rank {holder}"))?;
         }
     }
     let expected = (0..ROUNDS).flat_map(|_| 0..size).fold(0, signed);
-    ensure!(
-        token[0] == expected,
-        "rank {rank} got token {:016x}, expected {expected:016x}",
-        token[0]
-    );
+    ensure!(token[0] == expected, "rank {rank} got token {:016x}, expected {expected:016x}", token[0]);
     if rank == 0 {
-        println!(
-            "the token went round {size} ranks {ROUNDS} times and came back as {expected:016x}"
-        );
+        println!("the token went round {size} ranks {ROUNDS} times and came back as {expected:016x}");
     }
     comm.finalize()?;
     Ok(())

@@ -10,7 +10,10 @@ import ctypes
 import os
 import sys
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("error: this example needs numpy\n  try: pip install numpy, or apt install python3-numpy")
 
 # numpy's element types and operations, as libcomm.h numbers them (comm_type_t, comm_op_t)
 TYPES = {"f8": 1, "f4": 2, "f2": 3, "i1": 5, "u1": 6, "i4": 7, "u4": 8, "i8": 9, "u8": 10}

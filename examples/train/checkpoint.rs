@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -51,14 +51,7 @@ pub fn encode(state: &State, ranks: u32) -> Result<Vec<u8>> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(u32::try_from(header.len())?.to_le_bytes());
     bytes.extend(header);
-    bytes.extend(
-        state
-            .net
-            .weights
-            .iter()
-            .chain(&state.velocity)
-            .flat_map(|number| number.to_le_bytes()),
-    );
+    bytes.extend(state.net.weights.iter().chain(&state.velocity).flat_map(|number| number.to_le_bytes()));
     let hash = fnv1a(bytes.iter().copied());
     bytes.extend(hash.to_le_bytes());
     Ok(bytes)
@@ -66,29 +59,17 @@ pub fn encode(state: &State, ranks: u32) -> Result<Vec<u8>> {
 
 /// Reads back what [`encode`] made, and nothing else.
 pub fn decode(bytes: &[u8]) -> Result<Checkpoint> {
-    let Some(rest) = bytes.strip_prefix(MAGIC) else {
-        bail!("it is not a checkpoint of this program")
-    };
+    let Some(rest) = bytes.strip_prefix(MAGIC) else { bail!("it is not a checkpoint of this program") };
     let damaged = "it is damaged or was cut short\n  try: an older checkpoint, or start again without --resume";
     let (_, hash) = bytes.split_last_chunk::<HASH_BYTES>().context(damaged)?;
-    ensure!(
-        fnv1a(bytes[..bytes.len() - HASH_BYTES].iter().copied()) == u64::from_le_bytes(*hash),
-        damaged
-    );
+    ensure!(fnv1a(bytes[..bytes.len() - HASH_BYTES].iter().copied()) == u64::from_le_bytes(*hash), damaged);
 
     // The hash fits: from here on a misfit is a writer's mistake, not damage, but it must not panic either.
     let (length, rest) = rest.split_first_chunk::<LENGTH_BYTES>().context(damaged)?;
-    let (header, rest) = rest
-        .split_at_checked(u32::from_le_bytes(*length) as usize)
-        .context(damaged)?;
+    let (header, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).context(damaged)?;
     let header: Header = serde_json::from_slice(header).context("its header cannot be read")?;
     let body = rest.strip_suffix(hash).context(damaged)?;
-    let mut weights: Vec<f32> = body
-        .as_chunks()
-        .0
-        .iter()
-        .map(|&number| f32::from_le_bytes(number))
-        .collect();
+    let mut weights: Vec<f32> = body.as_chunks().0.iter().map(|&number| f32::from_le_bytes(number)).collect();
     let velocity = weights.split_off(weights.len() / 2);
     let velocity_fits = velocity.len() == weights.len();
     let net = Net::with_weights(header.settings.hidden, weights).filter(|_| velocity_fits);
@@ -99,10 +80,7 @@ pub fn decode(bytes: &[u8]) -> Result<Checkpoint> {
             velocity,
             epoch: header.epochs_complete,
             step: header.steps_complete,
-            tally: Tally {
-                loss: header.loss,
-                correct: header.correct,
-            },
+            tally: Tally { loss: header.loss, correct: header.correct },
         },
         ranks: header.ranks,
     })
@@ -111,20 +89,30 @@ pub fn decode(bytes: &[u8]) -> Result<Checkpoint> {
 /// Replaces `path` by these bytes in one step: whoever reads it, also after a crash or a power cut, finds the
 /// old checkpoint or the new one, never half of one.
 pub fn save(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut name = path.file_name().context("it names no file")?.to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
+    let part = part_of(path)?;
     let written = write_synced(&part, bytes).and_then(|()| fs::rename(&part, path));
     if let Err(error) = written {
         let _ = fs::remove_file(&part); // the error that counts is the first one
         return Err(error.into());
     }
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()?; // the new name is on the disk, too
     Ok(())
+}
+
+/// Whether [`save`] could make its file now: better known before hours of training than after.
+pub fn try_place(path: &Path) -> Result<()> {
+    let part = part_of(path)?;
+    write_synced(&part, b"")?;
+    fs::remove_file(&part)?;
+    Ok(())
+}
+
+/// The name of the new file until it is complete.
+fn part_of(path: &Path) -> Result<PathBuf> {
+    let mut name = path.file_name().context("it names no file")?.to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    Ok(path.with_file_name(name))
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
@@ -140,10 +128,7 @@ mod tests {
     use crate::state::tests::train;
 
     fn small() -> Settings {
-        Settings {
-            hidden: 3,
-            ..Settings::default()
-        }
+        Settings { hidden: 3, ..Settings::default() }
     }
 
     #[test]
@@ -173,17 +158,12 @@ mod tests {
         }
         let longer = [&bytes[..], &[0; 8]].concat();
         let error = decode(&longer).expect_err("8 bytes too many").to_string();
-        assert!(
-            error.starts_with("it is damaged or was cut short"),
-            "{error}"
-        );
+        assert!(error.starts_with("it is damaged or was cut short"), "{error}");
     }
 
     #[test]
     fn a_file_of_another_kind_is_named_as_such() {
-        let error = decode(b"PK\x03\x04 something else")
-            .expect_err("not ours")
-            .to_string();
+        let error = decode(b"PK\x03\x04 something else").expect_err("not ours").to_string();
         assert_eq!(error, "it is not a checkpoint of this program");
     }
 
@@ -199,9 +179,7 @@ mod tests {
         }
         assert!(save(&obstacle, b"a folder cannot be replaced").is_err());
         let listed = fs::read_dir(&folder).expect("listed");
-        let mut names: Vec<_> = listed
-            .map(|entry| entry.expect("an entry").file_name())
-            .collect();
+        let mut names: Vec<_> = listed.map(|entry| entry.expect("an entry").file_name()).collect();
         names.sort();
         assert_eq!(names, ["obstacle", "train.checkpoint"]);
         fs::remove_dir_all(&folder).expect("removed");

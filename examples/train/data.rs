@@ -35,11 +35,7 @@ impl Data {
         let mut training: Vec<usize> = (0..images.len()).collect();
         Rng::new(seed, Purpose::Split).shuffle(&mut training);
         let held_out = training.split_off(images.len() - images.len() * HELD_OUT_PERCENT / 100);
-        Self {
-            images,
-            training,
-            held_out,
-        }
+        Self { images, training, held_out }
     }
 
     /// How many images there are to learn from.
@@ -70,10 +66,7 @@ fn decode(record: &[u8]) -> Image {
     for (pixel, &byte) in pixels.iter_mut().zip(record) {
         *pixel = f32::from(byte) / 16.0;
     }
-    Image {
-        pixels,
-        digit: usize::from(record[PIXELS]),
-    }
+    Image { pixels, digit: usize::from(record[PIXELS]) }
 }
 
 #[cfg(test)]

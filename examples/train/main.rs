@@ -40,25 +40,27 @@ fn main() -> ExitCode {
         Ok(ending) => match comm.finalize() {
             Ok(()) if ending == Ending::Interrupted => ExitCode::from(INTERRUPTED),
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failure(
-                &rank,
-                &anyhow::Error::from(error).context("cannot leave the job"),
-            ),
+            Err(error) => failure(&rank, &anyhow::Error::from(error).context("cannot leave the job")),
         },
         Err(error) if error.is::<RankZeroFailed>() => {
-            // Wait until rank 0, which has the reason, has ended with it; that it ended is no news.
+            // Waits until rank 0, which has the reason, has ended with it; that it ended is no news.
             let _ = comm.finalize();
             ExitCode::FAILURE
         }
-        Err(error) => failure(&rank, &error),
+        Err(error) => {
+            let code = failure(&rank, &error);
+            // Ends with the job not left, so that the others learn of it by this rank's death, and the rank
+            // with the reason is the first that failed.
+            std::mem::forget(comm);
+            code
+        }
     }
 }
 
 fn train(comm: &Comm, options: &Options) -> Result<Ending> {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
-    ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed))
-        .context("cannot watch for Ctrl-C")?;
+    ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)).context("cannot watch for Ctrl-C")?;
     run(comm, options, &stop)
 }
 

@@ -69,17 +69,11 @@ impl Net {
 
     /// Judges `images` without learning from them.
     pub fn judge<'a>(&self, images: impl Iterator<Item = &'a Image>) -> Tally {
-        images.fold(Tally::default(), |sum, image| {
-            sum + self.look_at(image).tally
-        })
+        images.fold(Tally::default(), |sum, image| sum + self.look_at(image).tally)
     }
 
     /// Adds the gradient of the loss, summed over `images`, to `gradient`.
-    pub fn add_gradient<'a>(
-        &self,
-        images: impl Iterator<Item = &'a Image>,
-        gradient: &mut [f32],
-    ) -> Tally {
+    pub fn add_gradient<'a>(&self, images: impl Iterator<Item = &'a Image>, gradient: &mut [f32]) -> Tally {
         images.fold(Tally::default(), |sum, image| {
             let activity = self.look_at(image);
             self.add_gradient_of(image, &activity, gradient);
@@ -90,11 +84,7 @@ impl Net {
     fn look_at(&self, image: &Image) -> Activity {
         let net = split(&self.weights, self.hidden);
         let mut hidden = net.hidden_bias.to_vec();
-        for (&pixel, weights) in image
-            .pixels
-            .iter()
-            .zip(net.into_hidden.chunks_exact(self.hidden))
-        {
+        for (&pixel, weights) in image.pixels.iter().zip(net.into_hidden.chunks_exact(self.hidden)) {
             add_scaled(&mut hidden, pixel, weights);
         }
         for unit in &mut hidden {
@@ -106,22 +96,12 @@ impl Net {
             add_scaled(&mut output, unit, weights);
         }
         let (likelihood, log_sum) = softmax(&output);
-        let likeliest = (0..CLASSES).fold(0, |best, digit| {
-            if output[digit] > output[best] {
-                digit
-            } else {
-                best
-            }
-        });
+        let likeliest = (0..CLASSES).fold(0, |best, digit| if output[digit] > output[best] { digit } else { best });
         let tally = Tally {
             loss: f64::from(log_sum - output[image.digit]),
             correct: f64::from(u8::from(likeliest == image.digit)),
         };
-        Activity {
-            hidden,
-            likelihood,
-            tally,
-        }
+        Activity { hidden, likelihood, tally }
     }
 
     fn add_gradient_of(&self, image: &Image, activity: &Activity, gradient: &mut [f32]) {
@@ -132,27 +112,15 @@ impl Net {
         add_scaled(gradient.output_bias, 1.0, &at_output);
 
         let mut at_hidden = vec![0.0; self.hidden];
-        let rows = net
-            .into_output
-            .chunks_exact(CLASSES)
-            .zip(gradient.into_output.chunks_exact_mut(CLASSES));
-        for ((&unit, delta), (weights, row)) in activity.hidden.iter().zip(&mut at_hidden).zip(rows)
-        {
+        let rows = net.into_output.chunks_exact(CLASSES).zip(gradient.into_output.chunks_exact_mut(CLASSES));
+        for ((&unit, delta), (weights, row)) in activity.hidden.iter().zip(&mut at_hidden).zip(rows) {
             add_scaled(row, unit, &at_output);
             if unit > 0.0 {
-                *delta = weights
-                    .iter()
-                    .zip(&at_output)
-                    .map(|(weight, error)| weight * error)
-                    .sum();
+                *delta = weights.iter().zip(&at_output).map(|(weight, error)| weight * error).sum();
             }
         }
         add_scaled(gradient.hidden_bias, 1.0, &at_hidden);
-        for (&pixel, row) in image
-            .pixels
-            .iter()
-            .zip(gradient.into_hidden.chunks_exact_mut(self.hidden))
-        {
+        for (&pixel, row) in image.pixels.iter().zip(gradient.into_hidden.chunks_exact_mut(self.hidden)) {
             add_scaled(row, pixel, &at_hidden);
         }
     }
@@ -162,10 +130,7 @@ impl std::ops::Add for Tally {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self {
-            loss: self.loss + other.loss,
-            correct: self.correct + other.correct,
-        }
+        Self { loss: self.loss + other.loss, correct: self.correct + other.correct }
     }
 }
 
@@ -188,24 +153,14 @@ fn split(all: &[f32], hidden: usize) -> Parts<&[f32]> {
     let (into_hidden, rest) = all.split_at(PIXELS * hidden);
     let (hidden_bias, rest) = rest.split_at(hidden);
     let (into_output, output_bias) = rest.split_at(hidden * CLASSES);
-    Parts {
-        into_hidden,
-        hidden_bias,
-        into_output,
-        output_bias,
-    }
+    Parts { into_hidden, hidden_bias, into_output, output_bias }
 }
 
 fn split_mut(all: &mut [f32], hidden: usize) -> Parts<&mut [f32]> {
     let (into_hidden, rest) = all.split_at_mut(PIXELS * hidden);
     let (hidden_bias, rest) = rest.split_at_mut(hidden);
     let (into_output, output_bias) = rest.split_at_mut(hidden * CLASSES);
-    Parts {
-        into_hidden,
-        hidden_bias,
-        into_output,
-        output_bias,
-    }
+    Parts { into_hidden, hidden_bias, into_output, output_bias }
 }
 
 #[cfg(test)]
@@ -233,12 +188,7 @@ mod tests {
             error += (slope - f64::from(exact)).powi(2);
             size += slope.powi(2);
         }
-        assert!(
-            error.sqrt() < 0.01 * size.sqrt(),
-            "off by {} of {}",
-            error.sqrt(),
-            size.sqrt()
-        );
+        assert!(error.sqrt() < 0.01 * size.sqrt(), "off by {} of {}", error.sqrt(), size.sqrt());
     }
 
     #[test]

@@ -20,7 +20,7 @@ const EXPECTED_PERCENT: f64 = 96.0;
 /// Exit code: 0 done; 1 a rank failed, or the held-out accuracy is below what was required; 2 wrong options;
 /// 130 interrupted and saved, whichever signal it was, so that `train && next` stops there.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, allow_negative_numbers = true)]
 pub struct Options {
     /// What decides the result.
     #[command(flatten)]
@@ -74,13 +74,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            batch: 32,
-            hidden: 128,
-            lr: 0.05,
-            momentum: 0.9,
-            seed: 1,
-        }
+        Self { batch: 32, hidden: 128, lr: 0.05, momentum: 0.9, seed: 1 }
     }
 }
 
@@ -88,61 +82,32 @@ impl Options {
     /// The held-out accuracy below which the run has failed, in percent.
     pub fn required_percent(&self) -> f64 {
         let is_usual = self.epochs == EPOCHS && self.settings == Settings::default();
-        self.require
-            .unwrap_or(if is_usual { EXPECTED_PERCENT } else { 0.0 })
+        self.require.unwrap_or(if is_usual { EXPECTED_PERCENT } else { 0.0 })
     }
 }
 
 impl std::fmt::Display for Settings {
     /// As they would be given on the command line.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            batch,
-            hidden,
-            lr,
-            momentum,
-            seed,
-        } = self;
-        write!(
-            out,
-            "--batch {batch} --hidden {hidden} --lr {lr} --momentum {momentum} --seed {seed}"
-        )
+        let Self { batch, hidden, lr, momentum, seed } = self;
+        write!(out, "--batch {batch} --hidden {hidden} --lr {lr} --momentum {momentum} --seed {seed}")
     }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
-    parse(
-        text,
-        |&count: &usize| (1..=1 << 20).contains(&count),
-        "a whole number from 1 to 1048576",
-    )
+    parse(text, |&count: &usize| (1..=1 << 20).contains(&count), "a whole number from 1 to 1048576")
 }
 
 fn positive(text: &str) -> Result<f32, String> {
-    parse(
-        text,
-        |&rate: &f32| rate > 0.0 && rate.is_finite(),
-        "a number above 0",
-    )
+    parse(text, |&rate: &f32| rate > 0.0 && rate.is_finite(), "a number above 0")
 }
 
 fn below_one(text: &str) -> Result<f32, String> {
-    parse(
-        text,
-        |part: &f32| (0.0..1.0).contains(part),
-        "a number from 0 to below 1",
-    )
+    parse(text, |part: &f32| (0.0..1.0).contains(part), "a number from 0 to below 1")
 }
 
-fn parse<T: std::str::FromStr>(
-    text: &str,
-    good: impl Fn(&T) -> bool,
-    wanted: &str,
-) -> Result<T, String> {
-    text.parse()
-        .ok()
-        .filter(good)
-        .ok_or_else(|| format!("not {wanted}"))
+fn parse<T: std::str::FromStr>(text: &str, good: impl Fn(&T) -> bool, wanted: &str) -> Result<T, String> {
+    text.parse().ok().filter(good).ok_or_else(|| format!("not {wanted}"))
 }
 
 #[cfg(test)]
@@ -162,26 +127,16 @@ mod tests {
 
     #[test]
     fn the_usual_accuracy_is_required_of_the_usual_run_only() {
-        assert_eq!(
-            options("train --save-every 3").required_percent(),
-            EXPECTED_PERCENT
-        );
+        assert_eq!(options("train --save-every 3").required_percent(), EXPECTED_PERCENT);
         assert_eq!(options("train --epochs 2").required_percent(), 0.0);
         assert_eq!(options("train --hidden 8").required_percent(), 0.0);
-        assert_eq!(
-            options("train --hidden 8 --require 90").required_percent(),
-            90.0
-        );
+        assert_eq!(options("train --hidden 8 --require 90").required_percent(), 90.0);
     }
 
     #[test]
     fn nonsense_is_refused() {
-        for line in [
-            "train --batch 0",
-            "train --lr nan",
-            "train --momentum 1",
-            "train --save-every 0",
-        ] {
+        for line in ["train --batch 0", "train --lr nan", "train --lr -1", "train --momentum 1", "train --save-every 0"]
+        {
             assert!(Options::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }

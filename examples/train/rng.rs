@@ -26,9 +26,7 @@ impl Rng {
             Purpose::Weights => 1,
             Purpose::Epoch(epoch) => 2 + u64::from(epoch),
         };
-        Self {
-            state: mix(seed) ^ mix(!stream),
-        }
+        Self { state: mix(seed) ^ mix(!stream) }
     }
 
     /// The next 64 bits.

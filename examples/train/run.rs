@@ -41,12 +41,7 @@ impl Display for RankZeroFailed {
 
 /// Trains until all epochs are complete or a rank finds `stop` set. Every rank calls it with the same options.
 pub fn run(comm: &Comm, options: &Options, stop: &AtomicBool) -> Result<Ending> {
-    Run {
-        comm,
-        options,
-        communication: Cell::default(),
-    }
-    .train(stop)
+    Run { comm, options, communication: Cell::default() }.train(stop)
 }
 
 struct Run<'a> {
@@ -61,6 +56,7 @@ impl Run<'_> {
         let start = Instant::now();
         let data = Data::split(self.options.settings.seed);
         let mut state = self.first_state()?;
+        self.check_place()?;
         self.say_what_is_to_come(&data, &state)?;
         while state.epoch < self.options.epochs {
             if self.epoch(&data, &mut state, stop)? == Ending::Interrupted {
@@ -90,9 +86,7 @@ impl Run<'_> {
             }
             let asked = stop.load(Ordering::Relaxed);
             state.contribution(data, batch, self.place(), asked, &mut vote);
-            self.timed("sum the gradients", |comm| {
-                comm.all_reduce_in_place(&mut vote, Op::Sum)
-            })?;
+            self.timed("sum the gradients", |comm| comm.all_reduce_in_place(&mut vote, Op::Sum))?;
             if state.advance(&vote, batch.len()) {
                 return Ok(Ending::Interrupted);
             }
@@ -128,19 +122,11 @@ impl Run<'_> {
             .with_context(|| format!("cannot resume from {path}"))?
             .unwrap_or_default();
         let mut length = [bytes.len() as u64];
-        self.timed("learn the size of the checkpoint", |comm| {
-            comm.broadcast(&mut length, 0)
-        })?;
+        self.timed("learn the size of the checkpoint", |comm| comm.broadcast(&mut length, 0))?;
         bytes.resize(length[0] as usize, 0);
-        self.timed("get the checkpoint from rank 0", |comm| {
-            comm.broadcast(&mut bytes, 0)
-        })?;
-        let Checkpoint { state, ranks } =
-            checkpoint::decode(&bytes).context("what rank 0 sent is no checkpoint")?;
-        self.say(format_args!(
-            "resumed from {path}: {} epochs and {} steps were complete",
-            state.epoch, state.step
-        ))?;
+        self.timed("get the checkpoint from rank 0", |comm| comm.broadcast(&mut bytes, 0))?;
+        let Checkpoint { state, ranks } = checkpoint::decode(&bytes).context("what rank 0 sent is no checkpoint")?;
+        self.say(format_args!("resumed from {path}: {} epochs and {} steps were complete", state.epoch, state.step))?;
         if ranks != self.comm.size() {
             self.say(format_args!(
                 "note: saved by {ranks} ranks, now {}: the result is the same within rounding, not bit for bit",
@@ -153,10 +139,21 @@ impl Run<'_> {
     /// Whether this run is the continuation of that one.
     fn check(&self, saved: &Checkpoint) -> Result<()> {
         let (saved, ours) = (&saved.state.settings, &self.options.settings);
-        ensure!(
-            saved == ours,
-            "it was made with {saved}, this run has {ours}\n  try: --resume {saved}"
-        );
+        ensure!(saved == ours, "it was made with {saved}, this run has {ours}\n  try: --resume {saved}");
+        Ok(())
+    }
+
+    /// Tells early that no checkpoint can be saved: an error if some were asked for, else a note.
+    fn check_place(&self) -> Result<()> {
+        let path = &self.options.checkpoint;
+        let failed = self.on_rank_zero(|| match checkpoint::try_place(path) {
+            Err(error) if self.options.save_every.is_some() => Err(error),
+            other => Ok(other.err()),
+        });
+        let failed = failed.with_context(|| format!("cannot save {}", path.display()))?;
+        if let Some(error) = failed.flatten() {
+            self.say(format_args!("note: {} cannot be saved: {error}", path.display()))?;
+        }
         Ok(())
     }
 
@@ -186,26 +183,17 @@ impl Run<'_> {
     fn judge(&self, data: &Data, state: &State) -> Result<Tally> {
         let held_out = data.held_out();
         let (rank, size) = self.place();
-        let tally = state
-            .net
-            .judge(data.images(&held_out[share(held_out.len(), rank, size)]));
+        let tally = state.net.judge(data.images(&held_out[share(held_out.len(), rank, size)]));
         let mut sums = [tally.loss, tally.correct];
-        self.timed("sum the results", |comm| {
-            comm.all_reduce_in_place(&mut sums, Op::Sum)
-        })?;
-        Ok(Tally {
-            loss: sums[0],
-            correct: sums[1],
-        })
+        self.timed("sum the results", |comm| comm.all_reduce_in_place(&mut sums, Op::Sum))?;
+        Ok(Tally { loss: sums[0], correct: sums[1] })
     }
 
     /// The hash of the weights, which is the same on all ranks or an error.
     fn identical_hash(&self, state: &State) -> Result<u64> {
         let hash = state.net.hash();
         let mut hashes = vec![0; self.comm.size() as usize];
-        self.timed("compare the weights", |comm| {
-            comm.all_gather(&[hash], &mut hashes)
-        })?;
+        self.timed("compare the weights", |comm| comm.all_gather(&[hash], &mut hashes))?;
         match odd_ones(&hashes).as_slice() {
             [] => Ok(hash),
             ranks => bail!(
@@ -221,9 +209,7 @@ impl Run<'_> {
         let held_out = self.judge(data, state)?;
         let took = start.elapsed();
         let mut communication = [self.communication.get().as_secs_f64()];
-        self.timed("average the times", |comm| {
-            comm.all_reduce_in_place(&mut communication, Op::Avg)
-        })?;
+        self.timed("average the times", |comm| comm.all_reduce_in_place(&mut communication, Op::Avg))?;
         let communication = Duration::from_secs_f64(communication[0]);
         let ranks = self.comm.size();
         self.say(format_args!(
@@ -232,13 +218,12 @@ impl Run<'_> {
             communication.as_secs_f64(),
             part_of(communication, took),
         ))?;
-        self.say(format_args!("weights are identical bit for bit on all ranks ({ranks} of {ranks}, FNV-1a {hash:016x})"))?;
+        self.say(format_args!(
+            "weights are identical bit for bit on all ranks ({ranks} of {ranks}, FNV-1a {hash:016x})"
+        ))?;
         let images = data.held_out().len();
         let accuracy = percent(held_out.correct, images);
-        self.say(format_args!(
-            "held-out accuracy {accuracy} ({} of {images} images)",
-            held_out.correct
-        ))?;
+        self.say(format_args!("held-out accuracy {accuracy} ({} of {images} images)", held_out.correct))?;
         let required = self.options.required_percent();
         let reached = held_out.correct * 100.0 >= required * images as f64;
         self.on_rank_zero(|| {
@@ -285,8 +270,7 @@ impl Run<'_> {
     {
         let start = Instant::now();
         let result = call(self.comm);
-        self.communication
-            .set(self.communication.get() + start.elapsed());
+        self.communication.set(self.communication.get() + start.elapsed());
         result.with_context(|| format!("cannot {what}"))
     }
 
@@ -297,9 +281,7 @@ impl Run<'_> {
 
 /// The ranks whose hash is not rank 0's.
 fn odd_ones(hashes: &[u64]) -> Vec<usize> {
-    (0..hashes.len())
-        .filter(|&rank| hashes[rank] != hashes[0])
-        .collect()
+    (0..hashes.len()).filter(|&rank| hashes[rank] != hashes[0]).collect()
 }
 
 fn percent(part: f64, whole: usize) -> String {

@@ -17,15 +17,8 @@ mod tests {
         for size in 1..=9 {
             for len in 0..=40 {
                 let shares: Vec<_> = (0..size).map(|rank| share(len, rank, size)).collect();
-                assert!(
-                    shares.iter().cloned().flatten().eq(0..len),
-                    "{len} items, {size} ranks"
-                );
-                assert!(
-                    shares
-                        .iter()
-                        .all(|part| part.len() == len / size || part.len() == len.div_ceil(size))
-                );
+                assert!(shares.iter().cloned().flatten().eq(0..len), "{len} items, {size} ranks");
+                assert!(shares.iter().all(|part| part.len() == len / size || part.len() == len.div_ceil(size)));
             }
         }
     }

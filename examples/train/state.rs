@@ -28,22 +28,12 @@ impl State {
     pub fn new(settings: Settings) -> Self {
         let net = Net::new(settings.hidden, settings.seed);
         let velocity = vec![0.0; net.weights.len()];
-        Self {
-            settings,
-            net,
-            velocity,
-            epoch: 0,
-            step: 0,
-            tally: Tally::default(),
-        }
+        Self { settings, net, velocity, epoch: 0, step: 0, tally: Tally::default() }
     }
 
     /// The images of the next step; empty at the end of the epoch. The last batch may be a short one.
     pub fn batch<'a>(&self, order: &'a [usize]) -> &'a [usize] {
-        order
-            .chunks(self.settings.batch)
-            .nth(self.step)
-            .unwrap_or_default()
+        order.chunks(self.settings.batch).nth(self.step).unwrap_or_default()
     }
 
     /// Fills `vote` with what this rank adds to the step: the gradient of its share of the batch, how its
@@ -60,14 +50,8 @@ impl State {
     ) {
         vote.clear();
         vote.resize(self.net.weights.len(), 0.0);
-        let tally = self
-            .net
-            .add_gradient(data.images(&batch[share(batch.len(), rank, size)]), vote);
-        vote.extend([
-            tally.loss as f32,
-            tally.correct as f32,
-            f32::from(u8::from(stop)),
-        ]);
+        let tally = self.net.add_gradient(data.images(&batch[share(batch.len(), rank, size)]), vote);
+        vote.extend([tally.loss as f32, tally.correct as f32, f32::from(u8::from(stop))]);
     }
 
     /// Takes the step that the sum of all contributions asks for: momentum keeps part of the last step, the
@@ -76,22 +60,12 @@ impl State {
         let (gradient, rest) = sum.split_at(self.net.weights.len());
         let Settings { lr, momentum, .. } = self.settings;
         let scale = lr / images as f32;
-        for ((weight, velocity), slope) in self
-            .net
-            .weights
-            .iter_mut()
-            .zip(&mut self.velocity)
-            .zip(gradient)
-        {
+        for ((weight, velocity), slope) in self.net.weights.iter_mut().zip(&mut self.velocity).zip(gradient) {
             *velocity = momentum * *velocity - scale * slope;
             *weight += *velocity;
         }
         self.step += 1;
-        self.tally = self.tally
-            + Tally {
-                loss: f64::from(rest[0]),
-                correct: f64::from(rest[1]),
-            };
+        self.tally = self.tally + Tally { loss: f64::from(rest[0]), correct: f64::from(rest[1]) };
         rest[2] > 0.0
     }
 
@@ -116,9 +90,7 @@ pub mod tests {
             let mut vote = Vec::new();
             for rank in 0..ranks {
                 state.contribution(data, batch, (rank, ranks), false, &mut vote);
-                sum.iter_mut()
-                    .zip(&vote)
-                    .for_each(|(sum, part)| *sum += part);
+                sum.iter_mut().zip(&vote).for_each(|(sum, part)| *sum += part);
             }
             assert!(!state.advance(&sum, batch.len()));
             if state.batch(&order).is_empty() {
@@ -129,11 +101,7 @@ pub mod tests {
 
     #[test]
     fn any_number_of_ranks_learns_the_same_within_rounding() {
-        let settings = Settings {
-            hidden: 16,
-            batch: 30,
-            ..Settings::default()
-        };
+        let settings = Settings { hidden: 16, batch: 30, ..Settings::default() };
         let data = Data::split(settings.seed);
         let mut alone = State::new(settings.clone());
         train(&mut alone, &data, 1, 60);
@@ -153,11 +121,7 @@ pub mod tests {
         let state = State::new(Settings::default());
         let order = data.order(1, 0);
         let batch = state.batch(&order);
-        for (asked, expected) in [
-            ([false, false], false),
-            ([false, true], true),
-            ([true, true], true),
-        ] {
+        for (asked, expected) in [([false, false], false), ([false, true], true), ([true, true], true)] {
             let votes = [0, 1].map(|rank| {
                 let mut vote = Vec::new();
                 state.contribution(&data, batch, (rank, 2), asked[rank], &mut vote);
@@ -171,10 +135,7 @@ pub mod tests {
     #[test]
     fn an_epoch_takes_each_image_once() {
         let data = Data::split(1);
-        let mut state = State::new(Settings {
-            batch: 100,
-            ..Settings::default()
-        });
+        let mut state = State::new(Settings { batch: 100, ..Settings::default() });
         let order = data.order(1, 0);
         let mut seen = Vec::new();
         while !state.batch(&order).is_empty() {
