@@ -111,7 +111,7 @@ def trouble(runs):
         return f"> {LIMIT_S} s"
     if any(run["code"] != 0 for run in runs):
         return f"exit {next(run['code'] for run in runs if run['code'] != 0)}"
-    lost = max(run["missing"] for run in runs)
+    lost = max((run["missing"] for run in runs), default=0)
     return f"loses {lost:.1%}" if lost > 0 else ""
 
 
@@ -152,6 +152,10 @@ def main():
             return None
         return statistics.median(run["mb_per_s"] for run in found)
 
+    def why(shape, labelled):
+        return "; ".join(f"{key} {wrong}" for key in ("prun", "relay")
+                         if (wrong := trouble(runs.get((shape, key, labelled), []))))
+
     rows = [["writes", "launcher", "output", "MB/s", "min", "max", "of relay", "own memory MiB"]]
     for (shape, key, labelled), found in runs.items():
         median, floor = speed(shape, key, labelled), speed(shape, "relay", False)
@@ -175,10 +179,10 @@ def main():
                 goals.append((f"{shape}: plain prun passes {plain / relay:.0%} of relay, at least 90 % wanted",
                               plain / relay >= 0.9))
             else:
-                goals.append((f"{shape}: plain prun gives no whole run", False))
+                goals.append((f"{shape}: plain output gives no figure ({why(shape, False)})", False))
             rivals = {peer.title: rate for peer in peers.PEERS if (rate := speed(shape, peer.key, True))}
             if labelled is None:
-                goals.append((f"{shape}: labelled prun gives no whole run", False))
+                goals.append((f"{shape}: labelled output gives no figure ({why(shape, True)})", False))
             elif rivals:
                 best = max(rivals, key=rivals.get)
                 goals.append((f"{shape}: labelled prun is {labelled / rivals[best]:.1f} x {best}, at least 4 wanted",

@@ -333,13 +333,19 @@ def through_cat(argv, limit_s, *, observe=None):
             if poller.poll(5000):
                 seconds = job.since_start()
             os.close(cat_handle)
-    # The kernel keeps a process's count of bytes until it is reaped. cat's own start reads a few kilobytes too.
-    if seconds is not None:
-        os.waitid(os.P_PID, cat.pid, os.WEXITED | os.WNOWAIT)
-    received = int(Path(f"/proc/{cat.pid}/io").read_text().split("rchar:")[1].split()[0])
-    cat.kill()
-    cat.wait()
+    received = bytes_read(cat) - bytes_read(subprocess.Popen(["cat"], stdin=subprocess.DEVNULL))
     return {"seconds": seconds, "code": job.code, "received_bytes": received}
+
+
+def bytes_read(child):
+    """What a process read in its life, its own start included; it is reaped here. Kills one that does not end."""
+    if not wait_until(lambda: os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG), 5):
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    # The kernel keeps the count until the process is reaped.
+    count = int(Path(f"/proc/{child.pid}/io").read_text().split("rchar:")[1].split()[0])
+    child.wait()
+    return count
 
 
 def prepare():

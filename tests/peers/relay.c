@@ -73,7 +73,10 @@ int main(int argc, char **argv)
             if (got > 0)
                 write_all(piece, got);
             else if (got == 0 || errno != EINTR) {
-                close(ready[i].data.fd); /* takes it out of the epoll set too */
+                /* Taken out by hand: a child between fork and exec may still hold this end, and then close alone
+                 * would leave it in the set and have the end of this pipe counted twice. */
+                epoll_ctl(epoll, EPOLL_CTL_DEL, ready[i].data.fd, NULL);
+                close(ready[i].data.fd);
                 open_pipes--;
             }
         }
