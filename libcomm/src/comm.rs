@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::bootstrap;
 use crate::choose::choose;
+use crate::clock::now_ns;
 use crate::collectives::{all_gather, all_reduce, broadcast, reduce_scatter};
 use crate::element::{Element, with_type};
 use crate::error::CommError;
@@ -17,7 +18,7 @@ use crate::protocol::simple::{Steps, explain, publish_failure};
 use crate::settings::Settings;
 use crate::shm::abort::AbortReason;
 use crate::shm::mailbox::{self, Exchanged};
-use crate::shm::recorder::{CallState, now_ns};
+use crate::shm::recorder::CallState;
 use crate::shm::segment::{self, Mapping};
 use crate::shm::wait::Waiter;
 use crate::signature::Signature;

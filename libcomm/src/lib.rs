@@ -18,6 +18,7 @@
 mod bootstrap;
 mod capi;
 mod choose;
+mod clock;
 mod collectives;
 mod comm;
 mod element;

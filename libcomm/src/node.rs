@@ -104,7 +104,7 @@ impl JobSegment {
         let error_bytes = block.status.text_bytes.load(Acquire) as usize;
         let error = (error_bytes != 0).then(|| text::load_text(&block.text.0, error_bytes));
         let waiting_for = block.bell.waiting_for.load(Relaxed).checked_sub(1);
-        let now = recorder::now_ns();
+        let now = crate::clock::now_ns();
         let mut calls: Vec<CallReport> =
             view.recorded(local_rank).iter().map(|call| CallReport::of(call, now)).collect();
         if let Some(last) = calls.last_mut() {

@@ -85,9 +85,3 @@ impl View<'_> {
         calls
     }
 }
-
-/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
-pub(crate) fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
