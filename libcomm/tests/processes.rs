@@ -240,10 +240,16 @@ fn a_rank_that_exits_without_leaving_is_named() {
     assert_eq!(job.segment.aborted(), Some(AbortReason::RankExited(1)));
 }
 
+/// In role "wait", after the barrier.
+fn rank_0_waits_for_rank_1(job: &Job) -> bool {
+    let report = job.segment.rank_report(0);
+    report.last_call().is_some_and(|call| call.number == 2 && call.waiting_for == Some(1))
+}
+
 #[test]
 fn ending_the_job_ends_the_waits() {
     let mut job = Job::start(2, "wait");
-    wait_until(|| job.segment.rank_report(0).last_call().is_some_and(|call| call.waiting_for == Some(1)));
+    wait_until(|| rank_0_waits_for_rank_1(&job));
     job.segment.abort(AbortReason::TimeLimit);
     let verdict = job.verdict(0);
     assert!(verdict.contains("the job is being ended: its time limit is over during call 2 allreduce"), "{verdict}");
@@ -252,7 +258,7 @@ fn ending_the_job_ends_the_waits() {
 #[test]
 fn the_report_says_who_waits_for_whom() {
     let job = Job::start(2, "wait");
-    wait_until(|| job.segment.rank_report(0).last_call().is_some_and(|call| call.waiting_for == Some(1)));
+    wait_until(|| rank_0_waits_for_rank_1(&job));
     assert!(job.segment.anyone_joined());
     let before = job.segment.progress();
     let (waits, idle) = (job.segment.rank_report(0), job.segment.rank_report(1));
