@@ -379,7 +379,7 @@ def median_ms(facts):
 
 
 def say_codes(facts):
-    return ", ".join(str(code) for fact in facts for code in fact["codes"])
+    return ", ".join("hangs" if code is None else str(code) for fact in facts for code in fact["codes"])
 
 
 def wrong_codes(facts):
