@@ -20,9 +20,7 @@ pub struct JobCgroup {
 impl JobCgroup {
     /// Makes `prun-<job id>` below the caller's own cgroup; `None` where that is not allowed.
     pub fn create(job_id: &str) -> Option<JobCgroup> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let path = own_directory(&mounts, &membership)?.join(format!("prun-{job_id}"));
+        let path = path_of(job_id)?;
         fs::create_dir(&path).ok()?;
         match File::open(&path) {
             Ok(directory) => Some(JobCgroup { path, directory }),
@@ -31,6 +29,12 @@ impl JobCgroup {
                 None
             }
         }
+    }
+
+    /// The one that another process of the same cgroup made; `None` if there is none.
+    pub fn find(job_id: &str) -> Option<JobCgroup> {
+        let path = path_of(job_id)?;
+        Some(JobCgroup { directory: File::open(&path).ok()?, path })
     }
 
     /// The descriptor that `clone3` wants.
@@ -79,6 +83,12 @@ impl JobCgroup {
     pub fn remove(&self) -> bool {
         remove_tree(&self.path)
     }
+}
+
+fn path_of(job_id: &str) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
+    Some(own_directory(&mounts, &membership)?.join(format!("prun-{job_id}")))
 }
 
 /// Removes a cgroup directory and what a rank made below it.

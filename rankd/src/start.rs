@@ -49,7 +49,6 @@ pub struct Node {
     keeper: Forked,
     keeper_end: Option<RankdEnd>,
     _lifeline: OwnedFd,
-    cgroup: Option<JobCgroup>,
     job_id: String,
 }
 
@@ -67,7 +66,6 @@ pub fn start(plan: NodePlan, stdio: Vec<RankStdio>) -> Result<Node, StartError> 
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
             .map_err(failed("socketpair"))?;
     let (keeper_lifeline, lifeline) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("pipe"))?;
-    let cgroup = if plan.use_cgroup { JobCgroup::create(&plan.job_id) } else { None };
     let job_id = plan.job_id.clone();
     // SAFETY: the caller has one thread.
     #[expect(unsafe_code, reason = "fork")]
@@ -75,27 +73,20 @@ pub fn start(plan: NodePlan, stdio: Vec<RankStdio>) -> Result<Node, StartError> 
     match forked {
         Ok(Fork::Child) => {
             drop((control, lifeline));
-            in_child(|| be_keeper(plan, stdio, rankd_control, keeper_lifeline, cgroup))
+            in_child(|| be_keeper(plan, stdio, rankd_control, keeper_lifeline))
         }
-        Ok(Fork::Parent(keeper)) => Ok(Node { control, keeper, keeper_end: None, _lifeline: lifeline, cgroup, job_id }),
-        Err(cause) => {
-            keeper::remove_cgroup(cgroup);
-            Err(StartError { call: "clone3", cause })
-        }
+        Ok(Fork::Parent(keeper)) => Ok(Node { control, keeper, keeper_end: None, _lifeline: lifeline, job_id }),
+        Err(cause) => Err(StartError { call: "clone3", cause }),
     }
 }
 
-fn be_keeper(
-    plan: NodePlan,
-    stdio: Vec<RankStdio>,
-    control: OwnedFd,
-    lifeline: OwnedFd,
-    cgroup: Option<JobCgroup>,
-) -> i32 {
+/// The cgroup is made here and not by prun: whoever makes a thing must be there to remove it when prun is killed.
+fn be_keeper(plan: NodePlan, stdio: Vec<RankStdio>, control: OwnedFd, lifeline: OwnedFd) -> i32 {
     let _ = rustix::process::setsid();
     set_name(c"prun-keeper");
     become_subreaper();
     let grace = Duration::from_millis(plan.grace_ms);
+    let cgroup = if plan.use_cgroup { JobCgroup::create(&plan.job_id) } else { None };
     let keeper_pid = rustix::process::getpid().as_raw_nonzero().get();
     // SAFETY: a fresh fork of a process with one thread has one thread.
     #[expect(unsafe_code, reason = "fork")]
@@ -115,7 +106,10 @@ fn be_keeper(
             drop(lifeline);
             in_child(|| run::run(plan, stdio, control, cgroup, keeper_pid))
         }
-        Ok(Fork::Parent(rankd)) => keeper::watch(rankd, lifeline, cgroup, grace),
+        Ok(Fork::Parent(rankd)) => {
+            drop((control, stdio));
+            keeper::watch(rankd, lifeline, cgroup, grace)
+        }
         Err(_) => {
             keeper::remove_cgroup(cgroup);
             exit::NO_RANKD
@@ -180,9 +174,10 @@ impl Node {
     /// that still sit in its cgroup. Other children of this process are left alone.
     fn sweep(&mut self) {
         let give_up = Instant::now() + keeper::KILL_LIMIT;
+        let cgroup = JobCgroup::find(&self.job_id);
         loop {
             // rankd may still be busy ending the job on its own, after its keeper: its stream closes when it is done.
-            let in_cgroup = self.cgroup.as_ref().is_some_and(|cgroup| {
+            let in_cgroup = cgroup.as_ref().is_some_and(|cgroup| {
                 let any = cgroup.members().is_ok_and(|members| !members.is_empty());
                 if any {
                     cgroup.kill_all();
@@ -196,7 +191,7 @@ impl Node {
             }
             std::thread::sleep(keeper::KILL_ROUND);
         }
-        keeper::remove_cgroup(self.cgroup.take());
+        keeper::remove_cgroup(cgroup);
     }
 
     /// Reaps what has ended; prun itself waits for no child but the keeper.
