@@ -43,9 +43,16 @@ pub fn command(language: Language, mut arguments: Vec<OsString>) -> Result<Compi
         Language::C => ("CC", "cc"),
         Language::Cxx => ("CXX", "c++"),
     };
-    let compiler = std::env::var_os(variable).filter(|set| !set.is_empty()).unwrap_or_else(|| usual.into());
+    let compiler = std::env::var_os(variable).filter(|set| !set.is_empty() && !names_prun(set)).unwrap_or_else(|| usual.into());
     let argv = argv(compiler, &libcomm, arguments);
     Ok(if show { Compile::Show(shown(&argv)) } else { Compile::Become(argv) })
+}
+
+/// `make CC="prun cc"` hands the whole of it on in the environment: that is us, not the compiler to run.
+fn names_prun(command: &OsString) -> bool {
+    let text = command.to_string_lossy();
+    let program = text.split_whitespace().next().unwrap_or_default();
+    Path::new(program).file_name().is_some_and(|name| name == "prun")
 }
 
 /// Beside a prun that cargo built (`target/release/prun`), or in the prefix that it was installed to (`bin/prun`).
@@ -122,6 +129,12 @@ mod tests {
         assert_eq!(installed, Ok(Libcomm { include: "/usr/include".into(), library: "/usr/lib64".into() }));
         assert!(found("/usr/bin/prun", &[]).unwrap_err().message.contains("libcomm.h"));
         assert!(found("/usr/bin/prun", &["/usr/include/libcomm.h"]).unwrap_err().message.contains("libcomm.so"));
+    }
+
+    #[test]
+    fn a_compiler_that_is_prun_itself_is_passed_over() {
+        assert!(names_prun(&"/opt/bin/prun cc".into()) && names_prun(&"prun c++".into()));
+        assert!(!names_prun(&"gcc-12 -m32".into()) && !names_prun(&"/opt/prun/bin/clang".into()));
     }
 
     #[test]
