@@ -48,7 +48,8 @@ typedef enum {
     COMM_ERROR_CORRUPT = 9,
     COMM_ERROR_UNUSABLE = 10,
     COMM_ERROR_FORKED = 11,
-    COMM_ERROR_INTERNAL = 12
+    COMM_ERROR_INTERNAL = 12,
+    COMM_ERROR_DEVICE = 13 /* the CUDA driver */
 } comm_result_t;
 
 /* Element types. 16-bit floats are added up in 32 bits. */
@@ -98,6 +99,24 @@ COMM_API comm_result_t comm_barrier(const comm_t *comm);
  */
 COMM_API comm_result_t comm_allreduce(const comm_t *comm, const void *send, void *recv,
                                       size_t count, comm_type_t type, comm_op_t op);
+
+/*
+ * The same on memory that a GPU reaches, in the order of stream, a cudaStream_t
+ * or CUstream (NULL: the default stream). comm_allreduce on such memory is this
+ * with NULL. Returns before it is done and can be captured in a graph, except
+ * where ranks share a GPU or cannot map each other's memory, when it waits. The
+ * first call sets up the GPUs and cannot be captured.
+ *
+ * What goes wrong after it has returned, in a replayed graph too, is reported by
+ * comm_async_error and by every later call; the output is undefined then. Calls
+ * in several streams take turns.
+ */
+COMM_API comm_result_t comm_allreduce_stream(const comm_t *comm, const void *send, void *recv,
+                                             size_t count, comm_type_t type, comm_op_t op,
+                                             void *stream);
+
+/* Whether a call on device memory has failed after it returned. Never waits. */
+COMM_API comm_result_t comm_async_error(const comm_t *comm);
 
 /*
  * Reduces send, of count elements for each rank, over all ranks; rank r gets

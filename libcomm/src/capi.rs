@@ -45,6 +45,7 @@ codes! {
     UNUSABLE = 10, "COMM_ERROR_UNUSABLE", c"an earlier call failed";
     FORKED = 11, "COMM_ERROR_FORKED", c"this process is a fork of the one that joined";
     INTERNAL = 12, "COMM_ERROR_INTERNAL", c"libcomm failed";
+    DEVICE = 13, "COMM_ERROR_DEVICE", c"the CUDA driver is missing or a call of it failed";
 }
 
 fn code_of(error: &CommError) -> c_int {
@@ -58,7 +59,8 @@ fn code_of(error: &CommError) -> c_int {
         | CommError::RankLeft { .. }
         | CommError::PeerFailed { .. } => PEER,
         CommError::Aborted { .. } => ABORTED,
-        CommError::Timeout { .. } => TIMEOUT,
+        CommError::Timeout { .. } | CommError::DeviceTimeout { .. } => TIMEOUT,
+        CommError::Cuda(_) => DEVICE,
         CommError::Mismatch { .. } => MISMATCH,
         CommError::ChunkCorrupt { .. } | CommError::ResultsDiffer { .. } => CORRUPT,
         CommError::Unusable { .. } => UNUSABLE,
@@ -187,6 +189,40 @@ pub unsafe extern "C" fn comm_allreduce(
         // SAFETY: the caller's.
         unsafe { comm.all_reduce_raw(send, recv, count, data_type, op) }
     })
+}
+
+/// Reduces over all ranks in the order of a CUDA stream; see the header.
+///
+/// # Safety
+/// As for `comm_allreduce`, until the stream is through.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_allreduce_stream(
+    comm: *const Comm,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    type_: c_int,
+    op_: c_int,
+    stream: *mut c_void,
+) -> c_int {
+    let call = Operation::AllReduce;
+    guarded(|| {
+        // SAFETY: the caller's.
+        let comm = unsafe { comm_at(comm, call) }?;
+        let (data_type, op) = (data_type(type_, call)?, op(op_, call)?);
+        // SAFETY: the caller's.
+        unsafe { comm.all_reduce_stream_raw(send, recv, count, data_type, op, stream) }
+    })
+}
+
+/// Whether a call that has returned has failed since; see the header.
+///
+/// # Safety
+/// As for `comm_rank`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_async_error(comm: *const Comm) -> c_int {
+    // SAFETY: the caller's.
+    guarded(|| unsafe { comm_at(comm, Operation::AllReduce) }?.async_error())
 }
 
 /// Reduces over all ranks, a part for each; see the header.

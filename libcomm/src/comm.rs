@@ -7,10 +7,14 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::cuda::{self, StreamRef};
+
 use crate::bootstrap;
 use crate::choose::choose;
 use crate::clock::now_ns;
 use crate::collectives::{all_gather, all_reduce, broadcast, reduce_scatter};
+use crate::device::plan::{Path, Plan};
+use crate::device::{self, Device, DeviceCall, STAGED_CHUNK};
 use crate::element::{Element, with_type};
 use crate::error::CommError;
 use crate::fork_guard::ForkGuard;
@@ -42,6 +46,8 @@ pub struct Comm {
     generation: u32,
     guard: ForkGuard,
     calls: Mutex<Calls>,
+    /// Set up by the first call on device memory. Locked before `calls`.
+    device: Mutex<Option<Device>>,
 }
 
 struct Calls {
@@ -77,7 +83,14 @@ impl Comm {
     fn join(mapping: Mapping, settings: Settings) -> Result<Comm, CommError> {
         let (waiter, generation) = bootstrap::join(&mapping, &settings)?;
         let calls = Calls { waiter, posted: bootstrap::FIRST_STEPS, number: 0, broken: None };
-        Ok(Comm { settings, mapping, generation, guard: ForkGuard::new(), calls: Mutex::new(calls) })
+        Ok(Comm {
+            settings,
+            mapping,
+            generation,
+            guard: ForkGuard::new(),
+            calls: Mutex::new(calls),
+            device: Mutex::new(None),
+        })
     }
 
     /// This rank's number, from 0.
@@ -169,6 +182,24 @@ impl Comm {
         data_type: DataType,
         op: Op,
     ) -> Result<(), CommError> {
+        if cuda::sys::is_loaded() && count != 0 && device::device_of(send as u64, recv as u64)?.is_some() {
+            // SAFETY: the caller's, in the default stream.
+            return unsafe { self.all_reduce_stream_raw(send, recv, count, data_type, op, std::ptr::null_mut()) };
+        }
+        // SAFETY: the caller's.
+        unsafe { self.all_reduce_host(send, recv, count, data_type, op) }
+    }
+
+    /// # Safety
+    /// As for [`all_reduce_raw`](Comm::all_reduce_raw), on host memory.
+    unsafe fn all_reduce_host(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        op: Op,
+    ) -> Result<(), CommError> {
         let operation = Operation::AllReduce;
         let bytes = Buffers { operation, send, recv, data_type }.check(count, 1, 1, 0)?;
         let call = Call { data_type: Some(data_type), op: Some(op), count, ..Call::plain(operation) };
@@ -179,6 +210,180 @@ impl Comm {
                 all_reduce::run::<T>(steps, algorithm, send.cast(), recv.cast(), count, op)
             })
         })
+    }
+
+    /// [`all_reduce_raw`](Comm::all_reduce_raw) on memory that a GPU reaches, in the order of `stream`, a
+    /// `cudaStream_t` or `CUstream` (null: the default stream). Returns before it is done, and can be captured in a
+    /// graph, except where ranks share a GPU or cannot map each other's memory: then it waits for the stream. The
+    /// first call sets up the GPUs and cannot be captured.
+    ///
+    /// What goes wrong in a call that has returned is reported by [`async_error`](Comm::async_error) and by every
+    /// later call; its output is undefined then. Calls in several streams take turns, in the order in which they
+    /// were made; a stream lives until the next call in another one, or until the communicator is left.
+    ///
+    /// # Safety
+    /// `send` is readable and `recv` writable for `count` elements until the stream is through, and nobody else
+    /// touches them meanwhile; `stream` is one of the current context.
+    pub unsafe fn all_reduce_stream_raw(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        op: Op,
+        stream: *mut c_void,
+    ) -> Result<(), CommError> {
+        let plan = |device: &Device, bytes: u64| device.plan(bytes, self.settings.path);
+        // SAFETY: the caller's.
+        unsafe { self.all_reduce_planned(send, recv, count, data_type, op, stream, plan) }
+    }
+
+    /// The same with a plan of the caller's own, the same on all ranks. For tuning.
+    ///
+    /// # Safety
+    /// As there.
+    #[doc(hidden)]
+    #[expect(clippy::too_many_arguments, reason = "the C interface's, and a plan")]
+    pub unsafe fn all_reduce_tuned(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        op: Op,
+        stream: *mut c_void,
+        forced: Option<Path>,
+        change: &dyn Fn(&mut Plan),
+    ) -> Result<(), CommError> {
+        let plan = |device: &Device, bytes: u64| {
+            let mut plan = device.plan(bytes, forced);
+            change(&mut plan);
+            plan
+        };
+        // SAFETY: the caller's.
+        unsafe { self.all_reduce_planned(send, recv, count, data_type, op, stream, plan) }
+    }
+
+    /// # Safety
+    /// As for `all_reduce_stream_raw`.
+    #[expect(clippy::too_many_arguments, reason = "the C interface's, and a plan")]
+    unsafe fn all_reduce_planned(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        op: Op,
+        stream: *mut c_void,
+        plan: impl FnOnce(&Device, u64) -> Plan,
+    ) -> Result<(), CommError> {
+        let operation = Operation::AllReduce;
+        let bytes = Buffers { operation, send, recv, data_type }.check(count, 1, 1, 0)?;
+        if self.guard.is_fork() {
+            return Err(CommError::Forked);
+        }
+        let stream = StreamRef::new(stream);
+        let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = self.set_up_device(&mut slot, send as u64, recv as u64, stream)?;
+        if let Some(error) = device.trouble(self.mapping.view(), self.rank()) {
+            return self.call(Call::plain(operation), |_| Err(error));
+        }
+        let call = DeviceCall { send: send as u64, recv: recv as u64, count: count as u64, data_type, op, stream };
+        if count == 0 || (self.size() == 1 && send.cast_mut() == recv) {
+            return Ok(());
+        }
+        let record = Call { data_type: Some(data_type), op: Some(op), count, ..Call::plain(operation) };
+        if self.size() == 1 {
+            let context = device.context();
+            return self.call(record, |_| {
+                // SAFETY: the caller's buffers, checked to be apart.
+                Ok(unsafe { cuda::memory::copy_async(context, call.recv, call.send, bytes, stream) }?)
+            });
+        }
+        let plan = plan(device, bytes as u64);
+        match plan.path {
+            Path::Staged => self.all_reduce_staged(device, &call, bytes),
+            _ => self.call(record, |_| Ok(device.all_reduce(&call, &plan)?)),
+        }
+    }
+
+    /// Through the host: waits for the stream, reduces there chunk by chunk, and waits until the result is back.
+    fn all_reduce_staged(&self, device: &mut Device, call: &DeviceCall, bytes: usize) -> Result<(), CommError> {
+        let driver = device.context().driver();
+        if call.stream.is_capturing(driver)? {
+            let why = device.staged_because().unwrap_or("it is asked for").to_owned();
+            return Err(CommError::invalid(
+                Operation::AllReduce,
+                format!("data goes through the host, which cannot be captured: {why}"),
+            ));
+        }
+        let (staging, context, element) = (device.staging()?, device.context(), call.data_type.bytes());
+        for at in (0..bytes).step_by(STAGED_CHUNK) {
+            let (length, place) = (STAGED_CHUNK.min(bytes - at), staging as u64);
+            // SAFETY: the caller's buffers and our staging, each valid for that chunk; the stream is waited for
+            // before anyone else touches the staging.
+            unsafe {
+                cuda::memory::copy_async(context, place, call.send + at as u64, length, call.stream)?;
+                call.stream.synchronize(driver)?;
+                self.all_reduce_host(staging.cast(), staging.cast(), length / element, call.data_type, call.op)?;
+                cuda::memory::copy_async(context, call.recv + at as u64, place, length, call.stream)?;
+                call.stream.synchronize(driver)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets up the GPU side at the first call on device memory, which all ranks make together.
+    fn set_up_device<'a>(
+        &self,
+        slot: &'a mut Option<Device>,
+        send: u64,
+        recv: u64,
+        stream: StreamRef,
+    ) -> Result<&'a mut Device, CommError> {
+        if slot.is_none() {
+            let Some(ordinal) = device::device_of(send, recv)? else {
+                let why = "no GPU reaches these buffers: they are plain host memory";
+                return Err(CommError::invalid(Operation::AllReduce, why));
+            };
+            let around = device::Around {
+                mapping: &self.mapping,
+                rank: self.rank(),
+                size: self.size(),
+                generation: self.generation,
+                limit: self.settings.timeout,
+                peer_to_peer: self.settings.peer_to_peer,
+            };
+            let device = device::set_up(
+                &around,
+                ordinal,
+                stream,
+                &mut |blob, open| self.exchange(blob, open),
+                &mut |blob, open| self.exchange(blob, open),
+                &mut |blob, open| self.exchange(blob, open),
+            )?;
+            *slot = Some(device);
+        }
+        slot.as_mut().ok_or_else(|| CommError::Internal("the GPU side is not there".into()))
+    }
+
+    /// Whether any call on device memory has failed since it returned, replayed ones included. Waits for nothing.
+    pub fn async_error(&self) -> Result<(), CommError> {
+        let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        match slot.as_ref().and_then(|device| device.trouble(self.mapping.view(), self.rank())) {
+            Some(error) => {
+                publish_failure(self.mapping.view(), self.local_rank(), self.generation, &error);
+                Err(error)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Why data between GPUs goes through the host, if it does.
+    #[doc(hidden)]
+    pub fn staged_because(&self) -> Option<String> {
+        let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref().and_then(|device| device.staged_because().map(str::to_owned))
     }
 
     /// [`reduce_scatter`](Comm::reduce_scatter) at plain addresses: `count` elements of result a rank. In place
@@ -285,11 +490,26 @@ impl Comm {
     /// Leaves together with all ranks: returns once all have called it, so that whoever leaves leaves nobody
     /// waiting.
     pub fn finalize(self) -> Result<(), CommError> {
-        self.call(Call::plain(Operation::Finalize), |steps| {
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Before the barrier all let go of the others' memory, after it each frees its own.
+        let closed = device.as_mut().map_or(Ok(()), |device| {
+            let closed = device.close_peers();
+            match device.trouble(self.mapping.view(), self.rank()) {
+                Some(error) => Err(error),
+                None => closed.map_err(CommError::Cuda),
+            }
+        });
+        let left = self.call(Call::plain(Operation::Finalize), |steps| {
+            closed?;
             steps.reclaim()?;
             steps.post();
             steps.await_all()
-        })
+        });
+        match (left.is_ok(), device) {
+            (false, Some(device)) => device.abandon(),
+            (_, device) => drop(device),
+        }
+        left
     }
 
     /// This rank's part of a buffer that has one for each rank.
@@ -353,7 +573,13 @@ impl fmt::Debug for Comm {
 
 impl Drop for Comm {
     fn drop(&mut self) {
-        if !self.guard.is_fork() {
+        let device = self.device.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.guard.is_fork() {
+            std::mem::forget(device); // its driver is of no use in a fork
+        } else {
+            if let Some(device) = device {
+                device.abandon();
+            }
             bootstrap::leave(self.mapping.view(), self.local_rank(), self.generation);
         }
     }

@@ -31,6 +31,11 @@ pub const USABLE_CPUS: &str = "PRUN_USABLE_CPUS";
 pub const TIMEOUT_MS: &str = "PRUN_COMM_TIMEOUT_MS";
 /// Forces the algorithm of an AllReduce: `one_shot`, `two_shot` or `ring`.
 pub const ALGO: &str = "PRUN_ALGO";
+/// Forces how data travels between GPUs: `ll`, `ll128`, `copy`, `ring` or `staged`. Where that cannot take a message,
+/// the next that can does.
+pub const PROTO: &str = "PRUN_PROTO";
+/// Whether GPUs may write to each other's memory: `on`, or `off` to go through the host.
+pub const P2P: &str = "PRUN_P2P";
 /// Test hook: damages one bit on purpose, to prove that verification finds it. See the module `fault`.
 pub const FAULT: &str = "PRUN_FAULT";
 

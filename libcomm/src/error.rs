@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::cuda::CudaError;
 use crate::node::{AbortReason, RankExit, SegmentError};
 use crate::signature::Signature;
 use crate::types::Operation;
@@ -165,6 +166,21 @@ pub enum CommError {
         operation: Operation,
         /// What is wrong.
         why: String,
+    },
+    /// The CUDA driver is missing or a call of it failed.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// The deadline passed in a kernel.
+    #[error("GPU: waited for rank {rank}{}, in block {block} of device call {epoch}", during(.call))]
+    DeviceTimeout {
+        /// The peer waited for.
+        rank: u32,
+        /// Which device call.
+        epoch: u64,
+        /// Which block waited.
+        block: u32,
+        /// The call that waited.
+        call: Option<Signature>,
     },
     /// An earlier call failed, so this one was not tried.
     #[error("the communicator cannot be used any more: {because}")]

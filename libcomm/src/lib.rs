@@ -21,6 +21,9 @@ mod choose;
 mod clock;
 mod collectives;
 mod comm;
+#[doc(hidden)]
+pub mod cuda;
+mod device;
 mod element;
 pub mod env;
 mod error;
@@ -49,6 +52,8 @@ pub use verify::Verify;
 
 #[doc(hidden)]
 pub use collectives::reference;
+#[doc(hidden)]
+pub use device::plan::{Path, Plan};
 #[doc(hidden)]
 pub use settings::Settings;
 #[doc(hidden)]

@@ -31,6 +31,11 @@ pub(crate) fn exists(status: &Status) -> bool {
     }
 }
 
+/// The namespace in which process numbers count, 0 where it cannot be known.
+pub(crate) fn pid_namespace() -> u64 {
+    namespace().unwrap_or(0)
+}
+
 fn namespace() -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/pid").ok().map(|meta| meta.ino())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::choose::Algorithm;
+use crate::device::plan::Path;
 use crate::env;
 use crate::error::CommError;
 use crate::fault::Fault;
@@ -27,6 +28,10 @@ pub struct Settings {
     pub verify: Verify,
     /// [`env::ALGO`].
     pub algorithm: Option<Algorithm>,
+    /// [`env::PROTO`].
+    pub path: Option<Path>,
+    /// [`env::P2P`].
+    pub peer_to_peer: bool,
     /// [`env::FAULT`].
     pub fault: Option<Fault>,
 }
@@ -43,6 +48,8 @@ impl Settings {
             usable_cpus: None,
             verify: Verify::Off,
             algorithm: None,
+            path: None,
+            peer_to_peer: true,
             fault: None,
         }
     }
@@ -66,8 +73,18 @@ impl Settings {
         settings.usable_cpus = env::number(env::USABLE_CPUS)?.map(|cpus| cpus as usize);
         settings.verify = choice(env::VERIFY, "off, every or full", Verify::parse)?.unwrap_or_default();
         settings.algorithm = choice(env::ALGO, "one_shot, two_shot or ring", Algorithm::parse)?;
+        settings.path = choice(env::PROTO, "ll, ll128, copy, ring or staged", Path::parse)?;
+        settings.peer_to_peer = choice(env::P2P, "on or off", on_or_off)?.unwrap_or(true);
         settings.fault = env::text(env::FAULT).map(|text| Fault::parse(&text)).transpose()?;
         Ok((settings, launched))
+    }
+}
+
+fn on_or_off(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
     }
 }
 

@@ -35,9 +35,7 @@ impl PeerBuffer {
         let _bound = context.bind()?;
         let mut address = 0;
         // SAFETY: writes one address; a handle that is none is refused.
-        unsafe {
-            context.driver().ipc_open(&mut address, IpcHandle(handle.0), PeerBuffer::LAZY_ENABLE_PEER_ACCESS)
-        }?;
+        unsafe { context.driver().ipc_open(&mut address, IpcHandle(handle.0), PeerBuffer::LAZY_ENABLE_PEER_ACCESS) }?;
         Ok(PeerBuffer { context, address })
     }
 

@@ -76,6 +76,7 @@ macro_rules! table {
                 /// # Safety
                 /// As the driver documents it.
                 #[inline]
+                #[allow(clippy::too_many_arguments, reason = "the driver's")]
                 pub unsafe fn $method(&self, $($name: $type),*) -> Result<()> {
                     let function = self.$method.ok_or(CudaError::NoFunction($symbol))?;
                     // SAFETY: the caller's.

@@ -243,6 +243,11 @@ impl Mapping {
         unsafe { self.base.as_ptr().cast::<u8>().add(at) }
     }
 
+    /// Address and length of everything before the slots, in whole pages: what a GPU watches.
+    pub(crate) fn front(&self) -> (*mut c_void, usize) {
+        (self.base.as_ptr(), self.geometry.slots_at())
+    }
+
     /// Address and length of rank `rank`'s slots.
     pub(crate) fn part(&self, rank: u32) -> (*mut c_void, usize) {
         (self.slot(rank, 0).cast(), self.geometry.part_bytes())

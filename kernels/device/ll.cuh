@@ -1,0 +1,82 @@
+// LL: 8 bytes of data and two flags in a line of 16, so that whoever sees both flags has the data, without a fence.
+//
+// One-shot, rank r: write all of `send` as lines into every peer's arena; read everyone's lines out of the own
+// arena as they come and reduce them in the order of the ranks. Moves 2 (n-1) bytes to peers for each byte, in one
+// hop of latency. Each half of a line is one 8-byte store, which is all that must be atomic.
+#pragma once
+#include "vec.cuh"
+
+__device__ __forceinline__ void ll_store(void* line, u64 data, u32 flag) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %3, %2, %3};" ::"l"(line), "r"(u32(data)), "r"(u32(data >> 32)),
+                 "r"(flag)
+                 : "memory");
+}
+__device__ __forceinline__ Words4 ll_load(const void* line) {
+    Words4 v;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(line) : "memory");
+    return v;
+}
+
+// The tag makes lines of another type or op count as not come, so that a mismatched call waits and is found out.
+__device__ __forceinline__ u32 ll_flag(const Args& a, u64 epoch) { return u32(epoch & 0xffffff) | u32(a.tag) << 24; }
+
+// Waits for the line of `rank`; false if it gave up.
+__device__ __forceinline__ bool ll_await(const Args& a, const u8* line, u32 flag, u32 rank, u64 epoch, u64& data) {
+    Words4 v = ll_load(line);
+    Watch watch;
+    while (v.y != flag || v.w != flag) {
+        if (watch.stop(a, rank, epoch)) return false;
+        v = ll_load(line);
+    }
+    data = u64(v.z) << 32 | v.x;
+    return true;
+}
+
+// More than two ranks: all are folded in their order, with one rounding.
+template <class T>
+__device__ __noinline__ bool ll_fold(const Args& a, const u8* lines, u32 flag, u64 epoch, u64& data) {
+    Pack<T, 8> own;
+    own.words[0] = data;
+    Fold<T> fold[8 / sizeof(T)];
+    for (u32 rank = 0; rank < a.size; rank++) {
+        Pack<T, 8> x = own;
+        if (rank != a.rank && !ll_await(a, lines + rank * a.ll_bytes, flag, rank, epoch, x.words[0])) return false;
+#pragma unroll
+        for (int k = 0; k < x.N; k++) rank == 0 ? fold[k].first(a.op, a.size, x.v[k]) : fold[k].next(a.op, a.size, x.v[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < own.N; k++) own.v[k] = fold[k].last(a.op, a.size);
+    data = own.words[0];
+    return true;
+}
+
+template <class T> __device__ __forceinline__ void ll_all_reduce(const Args& a) {
+    const u64 epoch = enter(a);
+    if (epoch == 0) return;
+    announce(a, epoch);
+    const u64 bytes = a.count * sizeof(T), units = (bytes + 7) / 8;
+    const bool aligned = all_aligned(a, 8);
+    const u32 flag = ll_flag(a, epoch);
+    const u64 begin = u64(blockIdx.x) * blockDim.x + threadIdx.x, stride = u64(gridDim.x) * blockDim.x;
+    const u64 parity_at = a.ll_at + (epoch & 1) * a.size * a.ll_bytes;
+
+    for (u64 i = begin; i < units; i += stride) {
+        u64 data = load_pack<T, 8>(a.send, 8 * i, bytes, aligned).words[0];
+        for (u32 k = 1; k < a.size; k++) {
+            u32 peer = a.rank + k < a.size ? a.rank + k : a.rank + k - a.size;
+            ll_store(a.arena[peer] + parity_at + a.rank * a.ll_bytes + 16 * i, data, flag);
+        }
+    }
+    for (u64 i = begin; i < units; i += stride) {
+        Pack<T, 8> own = load_pack<T, 8>(a.send, 8 * i, bytes, aligned), theirs;
+        const u8* lines = a.arena[a.rank] + parity_at + 16 * i;
+        if (a.size == 2) {
+            if (!ll_await(a, lines + (a.rank ^ 1) * a.ll_bytes, flag, a.rank ^ 1, epoch, theirs.words[0])) break;
+            own = a.rank == 0 ? combine(a.op, 2, own, theirs) : combine(a.op, 2, theirs, own);
+        } else if (!ll_fold<T>(a, lines, flag, epoch, own.words[0])) {
+            break;
+        }
+        store_pack<T, 8>(a.recv, 8 * i, bytes, aligned, own);
+    }
+    finish(a, epoch);
+}

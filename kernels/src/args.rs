@@ -1,0 +1,136 @@
+//! What a launch is given: `device/args.cuh` in Rust. Both sides assert the sizes; a test compares the fields.
+
+/// Most ranks that the kernels serve.
+pub const MAX_RANKS: usize = 8;
+/// Most slots of one source in an arena.
+pub const SLOTS: u32 = 64;
+/// Where an arena's words end and its lines begin.
+pub const LL_AT: u64 = 65536;
+/// Slots of each channel of the ring.
+pub const RING_SLOTS: u64 = 4;
+/// Most blocks of the ring, each with its own line of counters.
+pub const RING_BLOCKS: u32 = 128;
+
+/// An address on the device.
+pub type Address = u64;
+
+/// The arguments of every kernel. Addresses are as this rank maps them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Args {
+    /// Each rank's arena.
+    pub arena: [Address; 8],
+    /// The data of this launch.
+    pub send: Address,
+    /// Its result.
+    pub recv: Address,
+    /// Elements of this launch.
+    pub count: u64,
+    /// Front of the job's segment, 0 for none.
+    pub segment: Address,
+    /// A [`Record`].
+    pub record: Address,
+    /// Longest wait, 0 for none.
+    pub limit_ns: u64,
+    /// Type, op and count of the call.
+    pub signature: u64,
+    /// LL lines: offset in an arena.
+    pub ll_at: u64,
+    /// LL lines: bytes for one source and parity.
+    pub ll_bytes: u64,
+    /// LL128 lines: offset.
+    pub wide_at: u64,
+    /// LL128 lines: bytes of one parity.
+    pub wide_bytes: u64,
+    /// Slots: offset.
+    pub bulk_at: u64,
+    /// Slots: bytes of one parity.
+    pub bulk_bytes: u64,
+    /// This rank.
+    pub rank: u32,
+    /// How many there are.
+    pub size: u32,
+    /// The reduction, as the C interface numbers it.
+    pub op: u32,
+    /// Of the communicator in the segment.
+    pub generation: u32,
+    /// Where the ranks' blocks begin in the segment.
+    pub blocks_at: u32,
+    /// Warps of a block that only send; 0: each sends, then receives.
+    pub push_warps: u32,
+    /// Which chunk of the call this launch moves, or waits for.
+    pub chunk: u32,
+    /// Whether this launch ends the call.
+    pub last: u32,
+    /// Copy engine: where the chunk lies in the slots. Ring: bytes of a slot.
+    pub slot: u64,
+    /// Type and op in one byte, never 0.
+    pub tag: u64,
+}
+
+/// Why a kernel gave up.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// A `TROUBLE_*`, 0 while nothing happened. Written last.
+    pub kind: u32,
+    /// Whom it waited for.
+    pub peer: u32,
+    /// In which call on the device.
+    pub epoch: u64,
+    /// Which block.
+    pub block: u32,
+    /// Which chunk.
+    pub chunk: u32,
+    /// What the peer called, or what arrived.
+    pub theirs: u64,
+    /// What was called here, or what was sent.
+    pub ours: u64,
+}
+
+/// The abort word is set.
+pub const TROUBLE_ABORTED: u32 = 1;
+/// The peer has left.
+pub const TROUBLE_LEFT: u32 = 2;
+/// The peer's call failed.
+pub const TROUBLE_FAILED: u32 = 3;
+/// The peer called something else.
+pub const TROUBLE_MISMATCH: u32 = 4;
+/// The time was over.
+pub const TROUBLE_TIMEOUT: u32 = 5;
+/// Data changed on its way.
+pub const TROUBLE_CORRUPT: u32 = 6;
+
+const _: () = assert!(MAX_RANKS == 8 && size_of::<Args>() == 216 && size_of::<Record>() == 40);
+
+#[cfg(test)]
+mod tests {
+    /// The fields of a struct in their order, without types.
+    fn fields(source: &str, begin: &str, field: fn(&str) -> Vec<String>) -> Vec<String> {
+        let body = source.split_once(begin).unwrap().1.split_once("\n}").unwrap().0;
+        body.lines()
+            .map(|line| line.split("//").next().unwrap().trim())
+            .filter(|l| !l.is_empty())
+            .flat_map(field)
+            .collect()
+    }
+
+    #[test]
+    fn both_languages_have_the_same_fields_in_the_same_order() {
+        let (cuda, rust) = (include_str!("../device/args.cuh"), include_str!("args.rs"));
+        for name in ["Args", "Record"] {
+            let in_cuda = fields(cuda, &format!("struct {name} {{"), |line| {
+                let names =
+                    line.trim_end_matches(';').rsplit_once(", ").map_or(vec![line], |_| line.split(", ").collect());
+                names
+                    .iter()
+                    .map(|n| n.rsplit([' ', '*']).next().unwrap().split(['[', ';']).next().unwrap().to_owned())
+                    .collect()
+            });
+            let in_rust = fields(rust, &format!("pub struct {name} {{"), |line| {
+                line.strip_prefix("pub ").map(|l| l.split(':').next().unwrap().to_owned()).into_iter().collect()
+            });
+            assert_eq!(in_cuda, in_rust);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The kernels of libcomm as they are shipped: PTX, made from `device/` by the program `generate` and checked in,
+//! and the arguments that a launch takes. Needs no toolkit and no GPU to build.
+
+pub mod args;
+
+/// One image: the kernels of one element type, or those of none.
+#[derive(Clone, Copy, Debug)]
+pub struct Image {
+    /// The suffix of its kernels' names, e.g. `f32` of `ll_f32`.
+    pub name: &'static str,
+    /// PTX, NUL-terminated, as the driver wants it.
+    pub ptx: &'static str,
+}
+
+macro_rules! images {
+    ($($name:literal),*) => {
+        &[$(Image { name: $name, ptx: concat!(include_str!(concat!("../ptx/", $name, ".ptx")), "\0") }),*]
+    };
+}
+
+/// All images. PTX 8.0 for compute_70: any driver from 525 on, any GPU from Volta on.
+pub const IMAGES: &[Image] = images!["common", "f64", "f32", "f16", "bf16", "i8", "u8", "i32", "u32", "i64", "u64"];
+
+/// The image of that name.
+pub fn image(name: &str) -> Option<Image> {
+    IMAGES.iter().copied().find(|image| image.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_image_is_ptx_8_0_and_has_its_kernels() {
+        for Image { name, ptx } in IMAGES {
+            assert!(ptx.contains(".version 8.0\n.target sm_70\n"), "{name}");
+            let kinds: &[&str] = if *name == "common" { &[] } else { &["ll", "ll128", "copy_step", "ring"] };
+            for kind in kinds {
+                assert!(ptx.contains(&format!(".entry {kind}_{name}(")), "{kind}_{name}");
+            }
+        }
+        assert!(image("common").unwrap().ptx.contains(".entry copy_wait("));
+        assert!(image("f128").is_none());
+    }
+}

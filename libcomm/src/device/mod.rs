@@ -1,0 +1,368 @@
+//! AllReduce between GPUs: what a rank sets up once, and how it puts a call into a stream.
+//!
+//! Data is pushed from wherever it lies into the peers' arenas (`arena.rs`), memory that libcomm owns and exports, so
+//! that no buffer of the caller's must be exportable or known to the peers. For two ranks this moves no more bytes
+//! over the link than any other way. The kernels and the argument why no call needs a barrier are in
+//! `kernels/device`; which path a message takes is decided in `plan.rs`; how ranks find each other in `setup.rs`.
+#![expect(unsafe_code, reason = "launches kernels on addresses")]
+
+pub(crate) mod arena;
+pub(crate) mod plan;
+mod setup;
+
+use kernels::args::{self, Args, Record};
+
+use crate::cuda::{
+    Address, Context, CudaError, DeviceBuffer, Event, Function, HostBuffer, Module, PeerBuffer, PointerKind,
+    Registered, Stream, StreamRef,
+};
+use crate::error::CommError;
+use crate::shm::View;
+use crate::shm::segment::Mapping;
+use crate::signature::Signature;
+use crate::types::{DataType, Op, Operation};
+use plan::{Chunk, Free, Machine, Path, Plan, chunks};
+
+pub(crate) use setup::{Around, set_up};
+
+/// Bytes that a staged call moves at a time.
+pub(crate) const STAGED_CHUNK: usize = 8 << 20;
+
+/// A rank's side of the GPU path.
+pub(crate) struct Device {
+    context: Context,
+    machine: Machine,
+    /// What every launch is given, with this rank's addresses.
+    template: Args,
+    /// Whether the peers' arenas are mapped and proven; otherwise calls go through the host.
+    peers: Vec<Option<Peer>>,
+    /// Why not, on all ranks.
+    staged_because: Option<String>,
+    common: Option<Common>,
+    kernels: [Option<Kernels>; DataType::ALL.len()],
+    record: HostBuffer,
+    staging: Option<HostBuffer>,
+    streams: Vec<(Stream, Event)>,
+    fork: Event,
+    chunk_done: Vec<Event>,
+    first_step: Event,
+    serial: Event,
+    last_stream: Option<StreamRef>,
+    /// Must go before the mapping of the segment does.
+    _segment: Option<Registered>,
+    arena: DeviceBuffer,
+}
+
+/// How a peer's arena is reached.
+pub(crate) enum Peer {
+    /// Mapped from another process.
+    Mapped(PeerBuffer),
+    /// In this process.
+    Local(Address),
+}
+
+impl Peer {
+    fn address(&self) -> Address {
+        match self {
+            Peer::Mapped(buffer) => buffer.address(),
+            Peer::Local(address) => *address,
+        }
+    }
+}
+
+struct Common {
+    copy_wait: Function,
+    prove: Function,
+}
+
+#[derive(Clone, Copy)]
+struct Kernels {
+    ll: Function,
+    ll128: Function,
+    copy_step: Function,
+    ring: Function,
+}
+
+/// One call, as the caller made it.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceCall {
+    pub(crate) send: Address,
+    pub(crate) recv: Address,
+    pub(crate) count: u64,
+    pub(crate) data_type: DataType,
+    pub(crate) op: Op,
+    pub(crate) stream: StreamRef,
+}
+
+/// Whether an AllReduce on these addresses is one of the device's: `None` if both are the host's alone.
+pub(crate) fn device_of(send: Address, recv: Address) -> Result<Option<u32>, CommError> {
+    let operation = Operation::AllReduce;
+    let driver = crate::cuda::Driver::get().map_err(CommError::Cuda)?;
+    let kind = |address| PointerKind::of(driver, address).map_err(CommError::Cuda);
+    match (kind(send)?, if send == recv { kind(send)? } else { kind(recv)? }) {
+        (PointerKind::Device(a), PointerKind::Device(b)) if a != b => {
+            Err(CommError::invalid(operation, format!("send is on device {a} and recv on device {b}")))
+        }
+        (PointerKind::Device(device), other) | (other, PointerKind::Device(device)) => match other {
+            PointerKind::Host => Err(CommError::invalid(
+                operation,
+                "one buffer is a device's and the other plain host memory, which no kernel can reach",
+            )),
+            _ => Ok(Some(device)),
+        },
+        (PointerKind::Managed, PointerKind::Managed | PointerKind::Pinned) => Ok(Some(u32::MAX)),
+        (PointerKind::Pinned, PointerKind::Managed) => Ok(Some(u32::MAX)),
+        _ => Ok(None),
+    }
+}
+
+impl Device {
+    /// Why calls go through the host, if they do.
+    pub(crate) fn staged_because(&self) -> Option<&str> {
+        self.staged_because.as_deref()
+    }
+
+    pub(crate) fn context(&self) -> Context {
+        self.context
+    }
+
+    /// The plan for a message, which tests and the benchmark may change.
+    pub(crate) fn plan(&self, bytes: u64, forced: Option<Path>) -> Plan {
+        match self.staged_because {
+            Some(_) => Plan { path: Path::Staged, ..plan::plan(&self.machine, bytes, None) },
+            None => plan::plan(&self.machine, bytes, forced),
+        }
+    }
+
+    /// What the first call that gave up has left, if any has.
+    pub(crate) fn trouble(&self, view: View<'_>, rank: u32) -> Option<CommError> {
+        // SAFETY: the record lies in pinned memory of ours, that long; the device writes `kind` last.
+        let record = unsafe {
+            let record = self.record.host().cast::<Record>();
+            if (&raw const (*record).kind).read_volatile() == 0 {
+                return None;
+            }
+            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+            record.read_volatile()
+        };
+        Some(explain(&record, view, rank))
+    }
+
+    /// Puts one AllReduce into its stream. Returns before it is done.
+    pub(crate) fn all_reduce(&mut self, call: &DeviceCall, plan: &Plan) -> Result<(), CudaError> {
+        let _bound = self.context.bind()?;
+        self.take_turns(call.stream)?;
+        let element = call.data_type.bytes() as u64;
+        let mut args = Args {
+            send: call.send,
+            recv: call.recv,
+            count: call.count,
+            op: call.op as u32,
+            signature: call.data_type as u64 | (call.op as u64) << 8 | call.count << 16,
+            tag: (call.data_type as u64 - 1) * 5 + call.op as u64,
+            push_warps: plan.push_warps,
+            last: 1,
+            ..self.template
+        };
+        let kernels = self.kernels(call.data_type)?;
+        let (blocks, threads, stream) = (plan.blocks, plan.threads, call.stream);
+        let function = match plan.path {
+            Path::Ll => kernels.ll,
+            Path::Ll128 => kernels.ll128,
+            Path::Ring => {
+                args.slot = (args.bulk_bytes / (u64::from(blocks) * args::RING_SLOTS) / 4096 * 4096).min(1 << 18);
+                kernels.ring
+            }
+            Path::Copy => {
+                let chunks = chunks(call.count * element, &self.machine.arena, plan.part, plan.least_chunk);
+                return self.copy(call, plan, args, &chunks, kernels);
+            }
+            Path::Staged => unreachable!("the communicator does it"),
+        };
+        // SAFETY: the arguments hold the caller's buffers, valid until the stream is through by the caller's promise,
+        // and arenas that live as long as this value, which waits for the context before it goes.
+        unsafe { function.launch(blocks, threads, stream, &args) }
+    }
+
+    /// The copy engine's call: copies in streams of their own, and behind each, in the caller's stream, the kernel
+    /// that announces it, awaits the peer's and reduces that.
+    fn copy(
+        &mut self,
+        call: &DeviceCall,
+        plan: &Plan,
+        args: Args,
+        chunks: &[Chunk],
+        kernels: Kernels,
+    ) -> Result<(), CudaError> {
+        let common = self.common.as_ref().ok_or(CudaError::NoFunction("copy_wait"))?;
+        let element = call.data_type.bytes() as u64;
+        while self.chunk_done.len() < chunks.len() {
+            self.chunk_done.push(Event::new(self.context)?);
+        }
+        self.fork.record(call.stream)?;
+        let used = (plan.streams as usize).clamp(1, self.streams.len()).min(chunks.len());
+        for (stream, _) in &self.streams[..used] {
+            stream.get().wait(&self.fork)?;
+        }
+        let copy = |number: usize| {
+            let stream = self.streams[number % used].0.get();
+            self.copy_chunk(common, &args, &chunks[number], stream)?;
+            self.chunk_done[number].record(stream)
+        };
+        let mut copied = 0;
+        while copied < chunks.len().min(4) && chunks[copied].free == Free::Now {
+            copy(copied)?;
+            copied += 1;
+        }
+        for (number, chunk) in chunks.iter().enumerate() {
+            call.stream.wait(&self.chunk_done[number])?;
+            let step = Args {
+                send: call.send + chunk.at,
+                recv: call.recv + chunk.at,
+                count: chunk.bytes / element,
+                slot: chunk.slot,
+                chunk: number as u32,
+                last: u32::from(number + 1 == chunks.len()),
+                ..args
+            };
+            // SAFETY: as in `all_reduce`.
+            unsafe { kernels.copy_step.launch(plan.blocks, plan.threads, call.stream, &step)? };
+            if number == 0 {
+                self.first_step.record(call.stream)?;
+            }
+            while copied < chunks.len().min(number + 5) {
+                copy(copied)?;
+                copied += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_chunk(&self, common: &Common, args: &Args, chunk: &Chunk, stream: StreamRef) -> Result<(), CudaError> {
+        match chunk.free {
+            Free::Now => {}
+            // SAFETY: as in `all_reduce`.
+            Free::AfterRead(read) => unsafe {
+                common.copy_wait.launch(1, 32, stream, &Args { chunk: read, ..*args })?;
+            },
+            Free::AfterFirstStep => stream.wait(&self.first_step)?,
+        }
+        let to = args.arena[(args.rank ^ 1) as usize] + chunk.slot;
+        let from = args.send + chunk.at;
+        // SAFETY: the caller's buffer, and a place of the peer's that is free by now.
+        unsafe { self.context.driver().copy_device_async(to, from, chunk.bytes as usize, stream.raw()) }
+    }
+
+    /// Calls in another stream begin after those of the last one.
+    fn take_turns(&mut self, stream: StreamRef) -> Result<(), CudaError> {
+        let Some(last) = self.last_stream.filter(|last| *last != stream) else {
+            self.last_stream = Some(stream);
+            return Ok(());
+        };
+        let driver = self.context.driver();
+        if !last.is_capturing(driver)? && !stream.is_capturing(driver)? {
+            self.serial.record(last)?;
+            stream.wait(&self.serial)?;
+        }
+        self.last_stream = Some(stream);
+        Ok(())
+    }
+
+    fn kernels(&mut self, data_type: DataType) -> Result<Kernels, CudaError> {
+        let place = data_type as usize - 1;
+        if let Some(kernels) = self.kernels[place] {
+            return Ok(kernels);
+        }
+        let name = data_type.to_string();
+        let module = load(self.context, &name)?;
+        let function = |kind: &str| module.function(&format!("{kind}_{name}"));
+        let kernels = Kernels {
+            ll: function("ll")?,
+            ll128: function("ll128")?,
+            copy_step: function("copy_step")?,
+            ring: function("ring")?,
+        };
+        self.kernels[place] = Some(kernels);
+        Ok(kernels)
+    }
+
+    /// Room on the host through which staged calls go.
+    pub(crate) fn staging(&mut self) -> Result<*mut u8, CudaError> {
+        if self.staging.is_none() {
+            self.staging = Some(HostBuffer::new(self.context, STAGED_CHUNK)?);
+        }
+        Ok(self.staging.as_ref().map_or(std::ptr::null_mut(), |buffer| buffer.host().cast()))
+    }
+
+    /// Waits for all work, then lets go of what belongs to the peers. They may free it once all have done so.
+    pub(crate) fn close_peers(&mut self) -> Result<(), CudaError> {
+        let waited = self.context.synchronize();
+        self.peers.clear();
+        waited
+    }
+
+    /// For a communicator that is not left together: closes what is the peers', and leaves its own arena, which they
+    /// may still write to, to the end of the process.
+    pub(crate) fn abandon(mut self) {
+        let _ = self.close_peers();
+        if self.machine.ranks > 1 {
+            let Device { arena, .. } = self;
+            arena.leak();
+        }
+    }
+}
+
+/// Loads an image, also while a stream of this thread is being captured.
+fn load(context: Context, name: &str) -> Result<Module, CudaError> {
+    const RELAXED: i32 = 2;
+    let image = kernels::image(name).ok_or(CudaError::NoFunction("an image of that name"))?;
+    let mut mode = RELAXED;
+    // SAFETY: exchanges this thread's mode with the one in `mode`, and back below.
+    let exchanged = unsafe { context.driver().capture_mode(&mut mode) };
+    let module = Module::load(context, image.ptx);
+    if exchanged.is_ok() {
+        // SAFETY: as above.
+        let _ = unsafe { context.driver().capture_mode(&mut mode) };
+    }
+    module
+}
+
+/// What a record says, in the words of the host's calls.
+fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
+    let signature = |word: u64| Signature {
+        number: record.epoch,
+        operation: Operation::AllReduce,
+        data_type: DataType::from_number(word as u8),
+        op: Op::from_number((word >> 8) as u8),
+        root: None,
+        count: word >> 16,
+    };
+    let (peer, call) = (record.peer, Some(signature(record.ours)));
+    match record.kind {
+        args::TROUBLE_MISMATCH => {
+            let mut pair = [(rank, signature(record.ours)), (peer, signature(record.theirs))];
+            pair.sort_by_key(|(rank, _)| *rank);
+            CommError::Mismatch { rank_a: pair[0].0, a: pair[0].1, rank_b: pair[1].0, b: pair[1].1 }
+        }
+        args::TROUBLE_ABORTED => match (view.exit_of(peer), view.abort_reason()) {
+            (Some(exit), _) => CommError::RankExited { rank: peer, exit, joined: true, call },
+            (None, Some(reason)) => CommError::Aborted { reason, call },
+            (None, None) => CommError::Internal("a kernel saw an abort word that is no more".into()),
+        },
+        args::TROUBLE_FAILED => {
+            crate::protocol::simple::explain(view, crate::shm::wait::Stop::Failed { rank: peer }, call)
+        }
+        args::TROUBLE_LEFT => CommError::RankLeft { rank: peer, call },
+        args::TROUBLE_TIMEOUT => {
+            CommError::DeviceTimeout { rank: peer, epoch: record.epoch, block: record.block, call }
+        }
+        kind => CommError::Internal(format!("a kernel reports trouble of kind {kind}")),
+    }
+}
+
+/// The front of the segment as the device sees it, and where it begins on the host.
+fn register_segment(context: Context, mapping: &Mapping) -> Result<Registered, CudaError> {
+    let (base, bytes) = mapping.front();
+    // SAFETY: whole pages of the mapping, which outlives the device side (see Comm's drop).
+    unsafe { Registered::new(context, base, bytes) }
+}

@@ -1,0 +1,225 @@
+//! How a device AllReduce goes: path and shape of the launches, from what all ranks agree on. Pure.
+//!
+//! The figures are measured: `configs/protocol-choice.toml` has the card, the date and the command.
+
+use super::arena::{Arena, COPY_TAIL_BYTES};
+
+/// How the data travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// Lines with flags of half their size, one hop.
+    Ll,
+    /// Lines with a flag for every 120 bytes, one hop; two ranks on NVLink.
+    Ll128,
+    /// The copy engine into the peer's slots, reduced behind it; two ranks.
+    Copy,
+    /// Pieces around a ring.
+    Ring,
+    /// Through the host's memory.
+    Staged,
+}
+
+impl Path {
+    /// From its name, as [`crate::env::PROTO`] has it.
+    pub fn parse(name: &str) -> Option<Path> {
+        Some(match name {
+            "ll" => Path::Ll,
+            "ll128" => Path::Ll128,
+            "copy" => Path::Copy,
+            "ring" => Path::Ring,
+            "staged" => Path::Staged,
+            _ => return None,
+        })
+    }
+}
+
+/// Path and shape. Every field is the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// How the data travels.
+    pub path: Path,
+    /// Blocks of each launch.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
+    /// LL128: warps of a block that only send.
+    pub push_warps: u32,
+    /// Copy engine: a chunk is this fraction of what is left, in 1/256.
+    pub part: u32,
+    /// Copy engine: no chunk is shorter, except the last.
+    pub least_chunk: u64,
+    /// Copy engine: streams that copies alternate between.
+    pub streams: u32,
+}
+
+/// What a plan depends on beside the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub(crate) ranks: u32,
+    pub(crate) multiprocessors: u32,
+    pub(crate) arena: Arena,
+    /// Whether lines of 128 bytes arrive whole.
+    pub(crate) whole_lines: bool,
+}
+
+/// The copy engine's calls need two chunks.
+const LEAST_COPY: u64 = 64 * KIB;
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// The plan for a message of `bytes` bytes; `forced` where that path can take it.
+pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan {
+    let pair = machine.ranks == 2;
+    let fits = |path: Path| match path {
+        Path::Ll => bytes <= machine.arena.ll_message(),
+        Path::Ll128 => pair && machine.whole_lines && bytes <= machine.arena.wide_message(),
+        Path::Copy => pair && bytes > LEAST_COPY,
+        Path::Ring | Path::Staged => true,
+    };
+    let wanted = match forced {
+        Some(path) => path,
+        None if bytes <= if pair { 256 * KIB } else { 128 * KIB } => Path::Ll,
+        None if bytes <= 24 * MIB => Path::Ll128,
+        None => Path::Copy,
+    };
+    let path = [wanted, Path::Ll, Path::Ll128, Path::Copy].into_iter().find(|path| fits(*path)).unwrap_or(Path::Ring);
+    shape(machine, bytes, path)
+}
+
+fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
+    let all = machine.multiprocessors;
+    // Virtual ranks share one GPU and must all be resident.
+    let most = if machine.ranks == 2 { all } else { all / machine.ranks };
+    let base = Plan { path, blocks: 1, threads: 512, push_warps: 0, part: 160, least_chunk: 2 * MIB, streams: 2 };
+    let blocks = |work: u64| (work as u32).clamp(1, most.max(1));
+    match path {
+        Path::Ll => {
+            let units = bytes.div_ceil(8);
+            let threads = (units.next_multiple_of(32) as u32).clamp(64, 512);
+            Plan { threads, blocks: blocks(units.div_ceil(u64::from(threads))), ..base }
+        }
+        Path::Ll128 => {
+            let units = bytes.div_ceil(480);
+            let push_warps = if bytes > 2 * MIB { 8 } else { 0 };
+            Plan { push_warps, blocks: blocks(units.div_ceil(16)), ..base }
+        }
+        // Room is left on the multiprocessors for the kernels that wait for slots.
+        Path::Copy => Plan { blocks: all.saturating_sub(4).max(1), ..base },
+        Path::Ring => Plan { blocks: blocks(bytes.div_ceil(64 * KIB)).min(most / 2).max(1), ..base },
+        Path::Staged => base,
+    }
+}
+
+/// One copy of the copy engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    /// Where it begins in the message.
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    /// Where it lies in the arena.
+    pub(crate) slot: u64,
+    /// When that place is free.
+    pub(crate) free: Free,
+}
+
+/// When the place of a chunk is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Free {
+    /// From the start. Whoever has ended the call before knows that the peer has read all of its chunks except the
+    /// last one, whose place this is not.
+    Now,
+    /// Once the peer has read this chunk of the same call.
+    AfterRead(u32),
+    /// Once the peer is known to be in this call, so has left the one before: after the first step.
+    AfterFirstStep,
+}
+
+/// Cuts a message into chunks that get shorter towards the end, so that little is left to reduce once the last one
+/// has arrived. At least two; the last one has a place of its own.
+///
+/// While there is more than fits, chunks are as long as a slot and go round; the rest follows in shrinking parts.
+pub(crate) fn chunks(bytes: u64, arena: &Arena, part: u32, least: u64) -> Vec<Chunk> {
+    let mut chunks: Vec<Chunk> = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let left = bytes - at;
+        let number = chunks.len() as u32;
+        let tail = least.clamp(4096, COPY_TAIL_BYTES);
+        if number > 0 && left <= tail {
+            chunks.push(Chunk { at, bytes: left, slot: arena.copy_tail_at, free: Free::AfterFirstStep });
+            break;
+        }
+        let wanted = (left * u64::from(part.clamp(1, 255)) / 256).max(least).min(arena.copy_slot_bytes);
+        // Something stays for the tail.
+        let length = (wanted / 4096 * 4096).max(4096).min((left - 1) / 4096 * 4096);
+        let free = number.checked_sub(4).map_or(Free::Now, Free::AfterRead);
+        chunks.push(Chunk {
+            at,
+            bytes: length,
+            slot: arena.copy_at + u64::from(number % 4) * arena.copy_slot_bytes,
+            free,
+        });
+        at += length;
+    }
+    chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn machine(ranks: u32) -> Machine {
+        Machine { ranks, multiprocessors: 132, arena: Arena::new(ranks, 141 << 30), whole_lines: true }
+    }
+
+    #[test]
+    fn size_decides_unless_a_path_is_forced_that_can_take_it() {
+        let path = |bytes, forced| plan(&machine(2), bytes, forced).path;
+        assert_eq!(path(1024, None), Path::Ll);
+        assert_eq!(path(4 * MIB, None), Path::Ll128);
+        assert_eq!(path(1 << 30, None), Path::Copy);
+        assert_eq!(path(1024, Some(Path::Ring)), Path::Ring);
+        assert_eq!(path(1 << 30, Some(Path::Ll)), Path::Copy);
+        assert_eq!(plan(&machine(4), 1 << 30, Some(Path::Copy)).path, Path::Ring);
+        let over_pcie = Machine { whole_lines: false, ..machine(2) };
+        assert_eq!(plan(&over_pcie, 4 * MIB, None).path, Path::Copy);
+    }
+
+    #[test]
+    fn ranks_that_may_share_a_device_leave_room_for_each_other() {
+        for ranks in 3..=8 {
+            for path in [Path::Ll, Path::Ring] {
+                for bytes in [1, 100 * KIB, MIB, 1 << 30] {
+                    let plan = plan(&machine(ranks), bytes, Some(path));
+                    assert!(plan.blocks * ranks <= 132, "{plan:?}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_cover_the_message_once_and_never_share_a_place_without_waiting(
+            bytes in (64 * KIB + 1)..(3 << 30), part in 1u32..300, least in prop::sample::select(vec![64 * KIB, MIB, 8 * MIB]),
+        ) {
+            let arena = Arena::new(2, 141 << 30);
+            let chunks = chunks(bytes, &arena, part, least);
+            prop_assert!(chunks.len() >= 2);
+            let mut next = 0;
+            for (number, chunk) in chunks.iter().enumerate() {
+                prop_assert_eq!(chunk.at, next);
+                prop_assert!(chunk.bytes > 0 && chunk.slot >= arena.copy_at && chunk.slot + chunk.bytes <= arena.bytes);
+                prop_assert_eq!(chunk.free == Free::AfterFirstStep, number + 1 == chunks.len());
+                prop_assert!(chunk.at % 4096 == 0);
+                next += chunk.bytes;
+                for (earlier, other) in chunks[..number].iter().enumerate() {
+                    let apart = other.slot + other.bytes <= chunk.slot || chunk.slot + chunk.bytes <= other.slot;
+                    let waits = matches!(chunk.free, Free::AfterRead(read) if read as usize >= earlier);
+                    prop_assert!(apart || waits);
+                }
+            }
+            prop_assert_eq!(next, bytes);
+        }
+    }
+}

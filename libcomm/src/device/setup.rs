@@ -1,0 +1,328 @@
+//! How the ranks' GPUs find each other: memory, handles, mappings, and the proof that what one writes the other
+//! gets. If any rank cannot, all take the way through the host, and know which one could not and why.
+#![expect(unsafe_code, reason = "launches the proof")]
+
+use std::time::Duration;
+
+use kernels::args::Args;
+
+use super::arena::Arena;
+use super::plan::Machine;
+use super::{Common, Device, Peer, load, register_segment};
+use crate::cuda::{Context, CudaError, DeviceBuffer, Driver, Event, Handle, HostBuffer, PeerBuffer, Stream, StreamRef};
+use crate::error::CommError;
+use crate::shm::mailbox::Exchanged;
+use crate::shm::segment::Mapping;
+use crate::types::DataType;
+
+/// How long the proof may take.
+const PROOF_LIMIT: Duration = Duration::from_secs(2);
+/// Bytes that each pair writes in it, each way at once.
+const PROOF_BYTES: u64 = 1 << 20;
+/// Streams for copies.
+const COPY_STREAMS: usize = 2;
+
+/// What a rank tells the others about its device. Plain numbers in the machine's order: all are on one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    /// 0: this rank has no arena to offer.
+    pub(super) usable: u64,
+    pub(super) pid: u64,
+    pub(super) pid_namespace: u64,
+    pub(super) memory_bytes: u64,
+    pub(super) address: u64,
+    pub(super) device: u64,
+    pub(super) uuid: [u8; 16],
+    pub(super) handle: [u8; 64],
+}
+
+impl Offer {
+    pub(super) const BYTES: usize = 6 * 8 + 16 + 64;
+
+    pub(super) fn to_bytes(self) -> [u8; Offer::BYTES] {
+        let mut bytes = [0; Offer::BYTES];
+        let words = [self.usable, self.pid, self.pid_namespace, self.memory_bytes, self.address, self.device];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes[48..64].copy_from_slice(&self.uuid);
+        bytes[64..].copy_from_slice(&self.handle);
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Offer {
+        let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|k| bytes[8 * i + k]));
+        Offer {
+            usable: word(0),
+            pid: word(1),
+            pid_namespace: word(2),
+            memory_bytes: word(3),
+            address: word(4),
+            device: word(5),
+            uuid: std::array::from_fn(|k| bytes[48 + k]),
+            handle: std::array::from_fn(|k| bytes[64 + k]),
+        }
+    }
+
+    /// How this rank reaches the peer's arena, by what both offer; or why it does not even try.
+    pub(super) fn reach(&self, peer: &Offer) -> Result<Reach, String> {
+        if peer.usable == 0 {
+            return Err("it has no device memory to share".into());
+        }
+        if self.usable == 0 {
+            return Err("this rank has no device memory to share".into());
+        }
+        let same_process = self.pid == peer.pid && self.pid_namespace == peer.pid_namespace;
+        match (same_process, self.uuid == peer.uuid) {
+            (true, _) => Ok(Reach::Here),
+            // Kernels of two processes take turns on a GPU, so one that waits for the other keeps it from running.
+            (false, true) => Err("both are on the same GPU, where kernels that wait for each other never meet".into()),
+            (false, false) => Ok(Reach::Map),
+        }
+    }
+}
+
+/// How to get at a peer's arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// By its address: it is in this process.
+    Here,
+    /// By mapping its handle.
+    Map,
+}
+
+/// What the ranks need of the communicator to set up.
+pub(crate) struct Around<'a> {
+    pub(crate) mapping: &'a Mapping,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) generation: u32,
+    pub(crate) limit: Option<Duration>,
+    /// Whether peers' memory may be mapped at all.
+    pub(crate) peer_to_peer: bool,
+}
+
+/// An exchange over the mailbox, as the communicator does it.
+pub(crate) type Exchange<'a, T> =
+    dyn FnMut(&[u8], &mut dyn FnMut(u32, &[u8]) -> Result<T, String>) -> Result<Exchanged<T>, CommError> + 'a;
+
+/// Sets up this rank's side. All ranks call it together; errors are about this rank's driver alone.
+pub(crate) fn set_up(
+    around: &Around<'_>,
+    device: u32,
+    stream: StreamRef,
+    exchange_memory: &mut Exchange<'_, u64>,
+    exchange_peers: &mut Exchange<'_, Peer>,
+    exchange_proof: &mut Exchange<'_, ()>,
+) -> Result<Device, CommError> {
+    let driver = Driver::get()?;
+    let context = context_for(driver, device)?;
+    let _bound = context.bind()?;
+    if stream.is_capturing(driver)? {
+        return Err(CommError::invalid(
+            crate::types::Operation::AllReduce,
+            "the first call on device memory sets up the GPUs and cannot be captured; make one before",
+        ));
+    }
+    // The arenas must be alike, so the smallest device decides.
+    let own_memory = context.memory_bytes()? as u64;
+    let memory_of = |_: u32, bytes: &[u8]| Ok(u64::from_ne_bytes(std::array::from_fn(|k| bytes[k])));
+    let least = match exchange_memory(&own_memory.to_ne_bytes(), &mut { memory_of })? {
+        Exchanged::All(others) => others.into_iter().flatten().fold(own_memory, u64::min),
+        Exchanged::Fallback(_) => own_memory,
+    };
+    let layout = Arena::new(around.size.max(2), least);
+
+    let bytes = if around.size > 1 && around.peer_to_peer { layout.bytes } else { 4096 };
+    let arena = DeviceBuffer::new(context, bytes as usize)?;
+    arena.fill(0, bytes.min(layout.bulk_at) as usize, 0)?;
+    let record = HostBuffer::new(context, 4096)?;
+    let segment = register_segment(context, around.mapping);
+    let handle = Handle::of(&arena);
+
+    let ready =
+        around.peer_to_peer && segment.is_ok() && handle.is_ok() && around.size <= kernels::args::MAX_RANKS as u32;
+    let offer = Offer {
+        usable: u64::from(ready),
+        pid: u64::from(std::process::id()),
+        pid_namespace: crate::process::pid_namespace(),
+        memory_bytes: own_memory,
+        address: arena.address(),
+        device: u64::from(context.device()),
+        uuid: context.uuid()?,
+        handle: handle.map_or([0; 64], |handle| handle.0),
+    };
+    let mut open = |_: u32, bytes: &[u8]| {
+        let theirs = Offer::from_bytes(bytes);
+        match offer.reach(&theirs)? {
+            Reach::Here => {
+                if theirs.device != offer.device {
+                    let peer = Context::primary(driver, theirs.device as u32).map_err(|error| error.to_string())?;
+                    context.enable_peer(&peer).map_err(|error| error.to_string())?;
+                }
+                Ok(Peer::Local(theirs.address))
+            }
+            Reach::Map => {
+                let opened = PeerBuffer::open(context, Handle(theirs.handle));
+                opened.map(Peer::Mapped).map_err(|error| match theirs.pid_namespace == offer.pid_namespace {
+                    true => error.to_string(),
+                    false => format!("{error} (the two are in different pid namespaces: --pid=host may help)"),
+                })
+            }
+        }
+    };
+    let (peers, staged_because) = match exchange_peers(&offer.to_bytes(), &mut open)? {
+        Exchanged::All(peers) => (peers, None),
+        Exchanged::Fallback(refusal) => (
+            Vec::new(),
+            Some(format!("rank {} cannot map rank {}'s memory: {}", refusal.rank, refusal.peer, refusal.why)),
+        ),
+    };
+
+    let mut template = Args {
+        segment: segment.as_ref().map_or(0, |segment| segment.device()),
+        record: record.device(),
+        limit_ns: around.limit.map_or(0, |limit| limit.as_nanos() as u64),
+        ll_at: layout.ll_at,
+        ll_bytes: layout.ll_bytes,
+        wide_at: layout.wide_at,
+        wide_bytes: layout.wide_bytes,
+        bulk_at: layout.bulk_at,
+        bulk_bytes: layout.bulk_bytes,
+        rank: around.rank,
+        size: around.size,
+        generation: around.generation,
+        blocks_at: around.mapping.geometry().blocks_at() as u32,
+        ..Args::default()
+    };
+    for (rank, address) in template.arena.iter_mut().take(around.size as usize).enumerate() {
+        *address = peers.get(rank).and_then(Option::as_ref).map_or(arena.address(), Peer::address);
+    }
+    let machine = Machine {
+        ranks: around.size,
+        multiprocessors: context.multiprocessors()?,
+        arena: layout,
+        whole_lines: true, // until the kinds of links are told apart, the proof below has to do
+    };
+    let streams = (0..COPY_STREAMS)
+        .map(|_| Ok((Stream::new(context)?, Event::new(context)?)))
+        .collect::<Result<_, CudaError>>()?;
+    let mut device = Device {
+        context,
+        machine,
+        template,
+        peers,
+        staged_because,
+        common: None,
+        kernels: [None; DataType::ALL.len()],
+        record,
+        staging: None,
+        streams,
+        fork: Event::new(context)?,
+        chunk_done: Vec::new(),
+        first_step: Event::new(context)?,
+        serial: Event::new(context)?,
+        last_stream: None,
+        _segment: segment.ok(),
+        arena,
+    };
+    if around.size > 1 && device.staged_because.is_none() {
+        let proven = device.prove();
+        let mut verdict = |_: u32, bytes: &[u8]| match bytes[0] {
+            0 => Ok(()),
+            _ => Err(String::from_utf8_lossy(&bytes[1..]).trim_end_matches('\0').to_owned()),
+        };
+        let mut blob = [0u8; 128];
+        if let Err(why) = &proven {
+            blob[0] = 1;
+            let length = why.len().min(127);
+            blob[1..=length].copy_from_slice(&why.as_bytes()[..length]);
+        }
+        if let Exchanged::Fallback(refusal) = exchange_proof(&blob, &mut verdict)? {
+            device.peers.clear();
+            device.staged_because = Some(format!("rank {}: {}", refusal.peer, refusal.why));
+        }
+    }
+    Ok(device)
+}
+
+/// The context that is current, if it is of that device, as the caller's is; otherwise the device's primary one.
+fn context_for(driver: &'static Driver, device: u32) -> Result<Context, CudaError> {
+    match Context::current(driver)? {
+        Some(current) if device == u32::MAX || current.device() == device => Ok(current),
+        None if device == u32::MAX => Context::primary(driver, 0),
+        _ => Context::primary(driver, device),
+    }
+}
+
+impl Device {
+    /// Writes a pattern to every peer and checks what came, both ways at once.
+    fn prove(&mut self) -> Result<(), String> {
+        let text = |error: CudaError| error.to_string();
+        let module = load(self.context, "common").map_err(text)?;
+        let common = Common {
+            copy_wait: module.function("copy_wait").map_err(text)?,
+            prove: module.function("prove").map_err(text)?,
+        };
+        let wrong = DeviceBuffer::new(self.context, 8).map_err(text)?;
+        wrong.fill(0, 8, 0).map_err(text)?;
+        let stream = Stream::new(self.context).map_err(text)?;
+        let args = Args {
+            count: PROOF_BYTES,
+            recv: wrong.address(),
+            limit_ns: PROOF_LIMIT.as_nanos() as u64,
+            signature: u64::MAX,
+            ..self.template
+        };
+        // SAFETY: the arguments hold arenas of ours and the peers', and the count just allocated; waited for below.
+        unsafe { common.prove.launch(8, 512, stream.get(), &args) }.map_err(text)?;
+        stream.get().synchronize(self.context.driver()).map_err(text)?;
+        let mut count = [0u64];
+        wrong.read(0, &mut count).map_err(text)?;
+        self.common = Some(common);
+        match count[0] {
+            0 => Ok(()),
+            count => {
+                Err(format!("of {} words that the peers wrote, {count} did not arrive as they were", PROOF_BYTES / 8))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(pid: u64, gpu: u8) -> Offer {
+        Offer {
+            usable: 1,
+            pid,
+            pid_namespace: 7,
+            memory_bytes: 1 << 37,
+            address: 0x7000_0000_0000,
+            device: u64::from(gpu),
+            uuid: [gpu; 16],
+            handle: [pid as u8; 64],
+        }
+    }
+
+    #[test]
+    fn an_offer_survives_the_mailbox() {
+        let offer = offer(300, 2);
+        assert_eq!(Offer::from_bytes(&offer.to_bytes()), offer);
+        const { assert!(Offer::BYTES <= crate::shm::mailbox::MAILBOX_BYTES) };
+    }
+
+    #[test]
+    fn processes_map_each_other_threads_do_not_and_processes_on_one_gpu_never_wait_for_each_other() {
+        assert_eq!(offer(1, 0).reach(&offer(2, 1)), Ok(Reach::Map));
+        assert_eq!(offer(1, 0).reach(&offer(1, 1)), Ok(Reach::Here));
+        assert_eq!(offer(1, 0).reach(&offer(1, 0)), Ok(Reach::Here));
+        assert!(offer(1, 0).reach(&offer(2, 0)).is_err());
+        let elsewhere = Offer { pid_namespace: 8, ..offer(1, 1) };
+        assert_eq!(offer(1, 0).reach(&elsewhere), Ok(Reach::Map));
+        let nothing = Offer { usable: 0, ..offer(2, 1) };
+        assert!(offer(1, 0).reach(&nothing).is_err());
+        assert!(nothing.reach(&offer(1, 0)).is_err());
+    }
+}
