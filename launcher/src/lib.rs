@@ -18,3 +18,4 @@ pub mod report;
 pub mod run;
 pub mod supervise;
 pub mod surface;
+pub mod topology;

@@ -82,9 +82,8 @@ mod tests {
                 .collect(),
             affinity: usable.clone(),
             online: Some(set("0-7")),
-            cgroup: None,
             usable,
-            quota: None,
+            ..Cpus::default()
         }
     }
 

@@ -13,7 +13,8 @@ use crate::job::value::BadValue;
 const MOST_CPUS: usize = 65_536;
 
 /// A set of CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct CpuSet(BTreeSet<usize>);
 
 impl CpuSet {
@@ -37,6 +38,16 @@ impl CpuSet {
         CpuSet(self.0.intersection(&other.0).copied().collect())
     }
 
+    /// The CPUs in `self` that are not in `other`.
+    pub fn without(&self, other: &CpuSet) -> CpuSet {
+        CpuSet(self.0.difference(&other.0).copied().collect())
+    }
+
+    /// Adds all CPUs of `other`.
+    pub fn extend(&mut self, other: &CpuSet) {
+        self.0.extend(&other.0);
+    }
+
     /// The CPUs, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().copied()
@@ -58,6 +69,20 @@ impl CpuSet {
             "" => Some(CpuSet::default()),
             list => list.parse().ok(),
         }
+    }
+}
+
+impl TryFrom<String> for CpuSet {
+    type Error = BadValue;
+
+    fn try_from(list: String) -> Result<CpuSet, BadValue> {
+        if list.trim().is_empty() { Ok(CpuSet::default()) } else { list.parse() }
+    }
+}
+
+impl From<CpuSet> for String {
+    fn from(set: CpuSet) -> String {
+        set.to_string()
     }
 }
 

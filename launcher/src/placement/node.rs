@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
 
 use super::cpuset::CpuSet;
 use crate::job::{Bind, Job};
@@ -28,22 +29,37 @@ pub struct Node {
 }
 
 /// The CPUs that prun may use, and how they lie.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Cpus {
     /// In the affinity mask, in the cgroup's set, and online.
     pub usable: CpuSet,
     /// prun's own mask.
     pub affinity: CpuSet,
     /// What the cgroup allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<CpuSet>,
     /// What is switched on.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub online: Option<CpuSet>,
-    /// Usable CPUs by physical core; never an empty one.
+    /// CPU time in CPUs, where the cgroup limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<f64>,
+    /// CPUs of slower cores, on a machine with two kinds of cores.
+    #[serde(skip_serializing_if = "CpuSet::is_empty")]
+    pub slower: CpuSet,
+    /// NUMA nodes whose memory the cgroup allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_nodes: Option<CpuSet>,
+    /// Usable CPUs by physical core; never an empty one, slower cores last.
     pub cores: Vec<CpuSet>,
+    /// Usable CPUs by socket; never an empty one.
+    pub sockets: Vec<CpuSet>,
+    /// What was odd while reading.
+    #[serde(skip)]
+    pub notes: Vec<String>,
     /// Usable CPUs by NUMA node; never an empty one, and numbers may be sparse.
     pub numa: Vec<NumaNode>,
-    /// CPU time in CPUs, where the cgroup limits it.
-    pub quota: Option<f64>,
 }
 
 impl Cpus {
@@ -64,7 +80,7 @@ impl Cpus {
 }
 
 /// A NUMA node that has usable CPUs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumaNode {
     /// Its number.
     pub id: usize,
@@ -95,18 +111,48 @@ impl Node {
 
 /// The CPUs; `None` if not even the affinity mask can be read.
 pub fn read_cpus(root: &Path) -> Option<Cpus> {
-    let status = read(root, "proc/self/status")?;
-    let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let affinity = CpuSet::from_kernel(mask)?;
     let online = read(root, "sys/devices/system/cpu/online").and_then(|list| CpuSet::from_kernel(&list));
+    let status = read(root, "proc/self/status");
+    let mask = status.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")));
+    // Only a copy of another machine's files lacks the mask.
+    let affinity = mask.and_then(CpuSet::from_kernel).or_else(|| online.clone())?;
     let cgroups = Cgroups::read(root);
     let cgroup = cgroups.cpus();
     let mut usable = affinity.clone();
     for other in [&online, &cgroup].into_iter().flatten() {
         usable = usable.and(other);
     }
-    let (cores, numa) = (read_cores(root, &usable), read_numa(root, &usable));
-    Some(Cpus { cores, numa, quota: cgroups.quota(), usable, affinity, cgroup, online })
+    let slower = read(root, "sys/devices/cpu_atom/cpus").and_then(|list| CpuSet::from_kernel(&list));
+    let slower = slower.unwrap_or_default().and(&usable);
+    let mut cores = read_cores(root, &usable);
+    cores.sort_by_key(|core| core.first().is_some_and(|cpu| slower.contains(cpu)));
+    let mut notes = Vec::new();
+    let numa = read_numa(root, &usable, &mut notes);
+    Some(Cpus {
+        sockets: read_sockets(root, &cores),
+        cores,
+        numa,
+        quota: cgroups.quota(),
+        memory_nodes: cgroups.memory_nodes(),
+        slower,
+        usable,
+        affinity,
+        cgroup,
+        online,
+        notes,
+    })
+}
+
+/// Usable CPUs by the number of their package; all in one where the kernel does not tell.
+fn read_sockets(root: &Path, cores: &[CpuSet]) -> Vec<CpuSet> {
+    let mut sockets: std::collections::BTreeMap<i64, CpuSet> = std::collections::BTreeMap::new();
+    for core in cores {
+        let Some(first) = core.first() else { continue };
+        let package = read(root, &format!("sys/devices/system/cpu/cpu{first}/topology/physical_package_id"));
+        let package = package.and_then(|text| text.trim().parse().ok()).unwrap_or(-1);
+        sockets.entry(package).or_default().extend(core);
+    }
+    sockets.into_values().collect()
 }
 
 fn read_cores(root: &Path, usable: &CpuSet) -> Vec<CpuSet> {
@@ -131,8 +177,8 @@ fn read_cores(root: &Path, usable: &CpuSet) -> Vec<CpuSet> {
     cores
 }
 
-/// The NUMA nodes. Where the kernel shows none, everything is one node.
-fn read_numa(root: &Path, usable: &CpuSet) -> Vec<NumaNode> {
+/// The NUMA nodes. Where the kernel shows none, everything is one node; where several claim a CPU, the first has it.
+fn read_numa(root: &Path, usable: &CpuSet, notes: &mut Vec<String>) -> Vec<NumaNode> {
     let entries = fs::read_dir(root.join("sys/devices/system/node")).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse::<usize>().ok());
     let mut nodes: Vec<NumaNode> = numbers
@@ -140,9 +186,21 @@ fn read_numa(root: &Path, usable: &CpuSet) -> Vec<NumaNode> {
             let list = read(root, &format!("sys/devices/system/node/node{id}/cpulist"))?;
             Some(NumaNode { id, cpus: CpuSet::from_kernel(&list)?.and(usable) })
         })
-        .filter(|node| !node.cpus.is_empty())
         .collect();
     nodes.sort_unstable_by_key(|node| node.id);
+    let (mut claimed, mut twice) = (CpuSet::default(), false);
+    for node in &mut nodes {
+        twice |= !node.cpus.and(&claimed).is_empty();
+        node.cpus = node.cpus.without(&claimed);
+        claimed.extend(&node.cpus);
+    }
+    if twice {
+        notes.push(
+            "several NUMA nodes claim the same CPUs: the firmware's tables are wrong, and the first node is believed"
+                .into(),
+        );
+    }
+    nodes.retain(|node| !node.cpus.is_empty());
     if nodes.is_empty() && !usable.is_empty() {
         nodes.push(NumaNode { id: 0, cpus: usable.clone() });
     }
@@ -218,8 +276,15 @@ struct Mount {
 
 impl Cgroups {
     fn read(root: &Path) -> Cgroups {
-        let mounts = read(root, "proc/self/mountinfo").unwrap_or_default().lines().filter_map(mount).collect();
-        let memberships = read(root, "proc/self/cgroup").unwrap_or_default();
+        // A copy of a machine's files may have the older and shorter lists only.
+        let mounts = match read(root, "proc/self/mountinfo") {
+            Some(text) => text.lines().filter_map(mount).collect(),
+            None => read(root, "proc/mounts").unwrap_or_default().lines().filter_map(plain_mount).collect(),
+        };
+        let memberships = read(root, "proc/self/cgroup").unwrap_or_else(|| {
+            let path = read(root, "proc/self/cpuset").unwrap_or_default();
+            format!("0:cpuset:{0}\n0::{0}\n", path.trim())
+        });
         let memberships = memberships.lines().filter_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             Some((parts.next()?.to_owned(), parts.next()?.to_owned()))
@@ -254,6 +319,17 @@ impl Cgroups {
         let (v2, directories) = self.directories("cpuset")?;
         let names: &[&str] =
             if v2 { &["cpuset.cpus.effective"] } else { &["cpuset.effective_cpus", "cpuset.cpus", "cpus"] };
+        directories.iter().find_map(|directory| {
+            let list = names.iter().find_map(|name| fs::read_to_string(directory.join(name)).ok())?;
+            CpuSet::from_kernel(&list).filter(|set| !set.is_empty())
+        })
+    }
+
+    /// The NUMA nodes whose memory the cgroup allows.
+    fn memory_nodes(&self) -> Option<CpuSet> {
+        let (v2, directories) = self.directories("cpuset")?;
+        let names: &[&str] =
+            if v2 { &["cpuset.mems.effective"] } else { &["cpuset.effective_mems", "cpuset.mems", "mems"] };
         directories.iter().find_map(|directory| {
             let list = names.iter().find_map(|name| fs::read_to_string(directory.join(name)).ok())?;
             CpuSet::from_kernel(&list).filter(|set| !set.is_empty())
@@ -303,6 +379,13 @@ fn mount(line: &str) -> Option<Mount> {
     let mut mounted = mounted.split(' ').skip(3);
     let (top, place) = (unescaped(mounted.next()?), unescaped(mounted.next()?));
     Some(Mount { v2, top, place, options })
+}
+
+/// One line of `/proc/mounts`, if it is a cgroup's.
+fn plain_mount(line: &str) -> Option<Mount> {
+    let mut parts = line.split(' ').skip(1);
+    let (place, kind, options) = (parts.next()?, parts.next()?, parts.next()?);
+    mount(&format!("0 0 0:0 / {place} rw - {kind} {kind} {options}"))
 }
 
 /// mountinfo writes a space in a path as `\040`.
