@@ -166,7 +166,10 @@ impl fmt::Display for RankReport {
         }
         match (self.last_call(), self.ever_joined) {
             (Some(call), _) => write!(f, "{call}"),
-            (None, true) => write!(f, "joined, no call yet"),
+            (None, true) => match &self.error {
+                Some(error) => write!(f, "could not join: {error}"),
+                None => write!(f, "joined, no call yet"),
+            },
             (None, false) => write!(f, "has not joined"),
         }
     }

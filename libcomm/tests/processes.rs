@@ -227,6 +227,8 @@ fn a_rank_that_ends_before_it_joins_makes_the_others_init_fail() {
         for rank in [0, 2] {
             let verdict = job.verdict(rank);
             assert!(verdict.contains(&format!("rank 1 exited (status {status}) before joining")), "{verdict}");
+            let report = job.segment.rank_report(rank).to_string();
+            assert!(report.contains("could not join: rank 1 exited"), "{report}");
         }
     }
 }
