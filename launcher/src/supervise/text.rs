@@ -75,23 +75,39 @@ fn rankd_end(end: Option<RankdEnd>) -> String {
 
 /// "; rank 0 was then stopped (SIGTERM)": the ranks that ended because of us, grouped by how.
 fn what_followed(job: &JobState, ending: &Ending) -> String {
-    let mut groups: BTreeMap<(bool, String), Vec<u32>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Followed, String), Vec<u32>> = BTreeMap::new();
     for (rank, state) in job.ranks.iter().enumerate() {
         let Some(end) = state.end.as_ref().filter(|end| end.was_asked) else { continue };
-        let killed =
-            matches!(end.status, ExitStatus::Signal { signal: libc::SIGKILL, .. }) && job.killed_after.is_some();
-        groups.entry((killed, how(end.status))).or_default().push(rank as u32);
+        let followed = match end.status {
+            ExitStatus::Code(_) => Followed::Ended,
+            ExitStatus::Signal { signal: libc::SIGKILL, .. } if job.killed_after.is_some() => Followed::Killed,
+            ExitStatus::Signal { .. } => Followed::Stopped,
+        };
+        groups.entry((followed, how(end.status))).or_default().push(rank as u32);
     }
     let mut text = String::new();
-    for ((killed, how), ranks) in groups {
+    for ((followed, how), ranks) in groups {
         let (ranks, verb) = (rank_list(&ranks), if ranks.len() == 1 { "was" } else { "were" });
-        let _ = if killed {
-            write!(text, "; {ranks} did not end within {} and {verb} killed", grace_text(job, ending))
-        } else {
-            write!(text, "; {ranks} {verb} then stopped ({how})")
+        let _ = match followed {
+            Followed::Stopped => write!(text, "; {ranks} {verb} then stopped ({how})"),
+            Followed::Ended => write!(text, "; {ranks} then ended ({how})"),
+            Followed::Killed => {
+                write!(text, "; {ranks} did not end within {} and {verb} killed", grace_text(job, ending))
+            }
         };
     }
     text
+}
+
+/// How a rank ended once the job was being ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Followed {
+    /// By the signal that asked it to.
+    Stopped,
+    /// By itself, perhaps because it was asked.
+    Ended,
+    /// Only by SIGKILL.
+    Killed,
 }
 
 /// The grace period, or less where a second interrupt cut it short.
