@@ -4,7 +4,7 @@ CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 RELEASE = $(TARGET)/release
 
-.PHONY: demo build test lint unit loom e2e bench soak fuzz packages clean
+.PHONY: demo build test lint unit loom e2e bench soak fuzz packages install clean
 
 # The main job: four processes train one network, gradients averaged through shared memory.
 demo: build
@@ -43,6 +43,21 @@ bench: build
 # Long runs: chaos, a thousand jobs in a row, a thousand flipped bits.
 soak: build
 	$(CARGO) test -p tests --release -- --ignored --nocapture
+
+# prun, and libcomm for programs that link it: make install PREFIX=$$HOME/.local
+PREFIX ?= /usr/local
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+DESTROOT = $(DESTDIR)$(PREFIX)
+
+install: build
+	install -d $(DESTROOT)/bin $(DESTROOT)/include $(DESTROOT)/lib/pkgconfig $(DESTROOT)/share/man/man1
+	install -m 755 $(RELEASE)/prun $(DESTROOT)/bin/
+	install -m 644 libcomm/include/libcomm.h $(DESTROOT)/include/
+	install -m 755 $(RELEASE)/libcomm.so $(DESTROOT)/lib/libcomm.so.0
+	ln -sf libcomm.so.0 $(DESTROOT)/lib/libcomm.so
+	install -m 644 $(RELEASE)/libcomm.a $(DESTROOT)/lib/
+	sed -e "s|@prefix@|$(PREFIX)|; s|@libdir@|$(PREFIX)/lib|; s|@includedir@|$(PREFIX)/include|; s|@version@|$(VERSION)|" libcomm/libcomm.pc.in > $(DESTROOT)/lib/pkgconfig/libcomm.pc
+	$(RELEASE)/prun man > $(DESTROOT)/share/man/man1/prun.1
 
 clean:
 	$(CARGO) clean

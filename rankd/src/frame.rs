@@ -107,3 +107,96 @@ impl FrameReader {
         Ok(Some(message))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::proto::{ExitStatus, FromNode, Leftover, ToNode, Usage};
+
+    fn message() -> impl Strategy<Value = FromNode> {
+        let status = prop_oneof![
+            any::<i32>().prop_map(ExitStatus::Code),
+            (any::<i32>(), any::<bool>()).prop_map(|(signal, core)| ExitStatus::Signal { signal, core }),
+        ];
+        let usage = any::<(u64, u64, u64)>().prop_map(|(max_rss_kib, user_us, system_us)| Usage { max_rss_kib, user_us, system_us });
+        let leftover = (any::<i32>(), ".{0,20}", any::<Option<u32>>()).prop_map(|(pid, name, rank)| Leftover { pid, name, rank });
+        prop_oneof![
+            any::<(i32, bool)>().prop_map(|(pid, cgroup)| FromNode::Ready { pid, cgroup }),
+            any::<(u32, i32)>().prop_map(|(rank, pid)| FromNode::Started { rank, pid }),
+            (any::<u32>(), ".*", any::<i32>()).prop_map(|(rank, reason, code)| FromNode::StartFailed { rank, reason, code }),
+            (any::<u32>(), status, usage).prop_map(|(rank, status, usage)| FromNode::Exited { rank, status, usage }),
+            vec(leftover, 0..4).prop_map(FromNode::Leftovers),
+            Just(FromNode::Empty),
+        ]
+    }
+
+    proptest! {
+        /// Wherever the stream is cut into reads, the same messages come out in the same order.
+        #[test]
+        fn messages_survive_any_cutting_of_the_stream(messages in vec(message(), 0..12), cuts in vec(1usize..40, 1..200)) {
+            let mut bytes = Vec::new();
+            for message in &messages {
+                encode(message, &mut bytes).unwrap();
+            }
+            let mut reader = FrameReader::default();
+            let mut seen = Vec::new();
+            let mut rest = bytes.as_slice();
+            for &cut in cuts.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let (now, later) = rest.split_at(cut.min(rest.len()));
+                reader.push(now);
+                rest = later;
+                while let Some(message) = reader.next::<FromNode>().unwrap() {
+                    seen.push(message);
+                }
+            }
+            prop_assert_eq!(seen, messages);
+        }
+
+        /// Damaged bytes give an error or wait for more; they never panic and never loop.
+        #[test]
+        fn damage_is_an_error_and_no_panic(bytes in vec(any::<u8>(), 0..400)) {
+            let mut reader = FrameReader::default();
+            reader.push(&bytes);
+            let mut rounds = 0;
+            while let Ok(Some(_)) = reader.next::<ToNode>() {
+                rounds += 1;
+                prop_assert!(rounds <= bytes.len());
+            }
+        }
+
+        /// One changed byte in a frame is an error, another message, or a wait for more; never a panic.
+        #[test]
+        fn a_flipped_byte_is_no_panic(message in message(), at in any::<prop::sample::Index>(), flip in 1u8..) {
+            let mut bytes = Vec::new();
+            encode(&message, &mut bytes).unwrap();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            let mut reader = FrameReader::default();
+            reader.push(&bytes);
+            let _ = reader.next::<FromNode>();
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut bytes = Vec::new();
+        encode(&ToNode::Kill, &mut bytes).unwrap();
+        bytes[4] = 99;
+        let mut reader = FrameReader::default();
+        reader.push(&bytes);
+        assert_eq!(reader.next::<ToNode>(), Err(FrameError::Version { theirs: 99 }));
+    }
+
+    #[test]
+    fn a_length_beyond_belief_is_refused_before_it_is_waited_for() {
+        let mut reader = FrameReader::default();
+        reader.push(&u32::MAX.to_le_bytes());
+        assert_eq!(reader.next::<ToNode>(), Err(FrameError::Length { bytes: u32::MAX as usize }));
+    }
+}
