@@ -527,6 +527,22 @@ mod tests {
     }
 
     #[test]
+    fn prun_signals_tells_the_truth() {
+        use crate::surface::signals::{Effect, TABLE};
+        for (signal, effect) in TABLE {
+            let number = signal as i32;
+            let actions = Run::new(1, |_| {}).at(0, Event::Signal(number));
+            let told = match effect {
+                Effect::Ends | Effect::PassedOn => ToNode::Signal(number),
+                Effect::Stops => ToNode::Stop,
+                Effect::Continues => ToNode::Continue,
+            };
+            assert!(actions.contains(&Action::Tell(told)), "{signal}: {actions:?}");
+            assert_eq!(actions.contains(&Action::Tell(ToNode::AskReport)), effect == Effect::Ends, "{signal}");
+        }
+    }
+
+    #[test]
     fn the_ranks_stop_before_prun_and_the_pause_counts_toward_no_limit() {
         let mut run = Run::new(1, |ending| ending.timeout = Some(Duration::from_secs(60)));
         assert_eq!(run.at(1000, Event::Signal(libc::SIGTSTP)), [Action::Tell(ToNode::Stop)]);

@@ -1,4 +1,5 @@
-//! What prun does with each signal: the table behind `prun signals`, and the list that supervision arms.
+//! What prun does with each signal: the table behind `prun signals`, to which a test in
+//! [`supervise::state`](crate::supervise::state) holds what is really done.
 
 use std::fmt::Write;
 
