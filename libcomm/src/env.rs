@@ -29,6 +29,12 @@ pub const RESTART_COUNT: &str = "PRUN_RESTART_COUNT";
 pub const USABLE_CPUS: &str = "PRUN_USABLE_CPUS";
 /// The longest that a call may wait for its peers, in milliseconds; unset means as long as they live.
 pub const TIMEOUT_MS: &str = "PRUN_COMM_TIMEOUT_MS";
+/// The position of this rank's GPU among those that it sees (`CUDA_VISIBLE_DEVICES`); unset without a GPU of its own.
+pub const GPU: &str = "PRUN_GPU";
+/// How many ranks of this node have the same GPU, where that is more than one.
+pub const RANKS_PER_GPU: &str = "PRUN_RANKS_PER_GPU";
+/// Local ranks in the order in which data should go round: `0,1,3,2`.
+pub const RING: &str = "PRUN_RING";
 /// Forces the algorithm of an AllReduce: `one_shot`, `two_shot` or `ring`.
 pub const ALGO: &str = "PRUN_ALGO";
 /// Forces how data travels between GPUs: `ll`, `ll128`, `copy`, `ring` or `staged`. Where that cannot take a message,
