@@ -121,12 +121,21 @@ mod tests {
             any::<i32>().prop_map(ExitStatus::Code),
             (any::<i32>(), any::<bool>()).prop_map(|(signal, core)| ExitStatus::Signal { signal, core }),
         ];
-        let usage = any::<(u64, u64, u64)>().prop_map(|(max_rss_kib, user_us, system_us)| Usage { max_rss_kib, user_us, system_us });
-        let leftover = (any::<i32>(), ".{0,20}", any::<Option<u32>>()).prop_map(|(pid, name, rank)| Leftover { pid, name, rank });
+        let usage = any::<(u64, u64, u64)>().prop_map(|(max_rss_kib, user_us, system_us)| Usage {
+            max_rss_kib,
+            user_us,
+            system_us,
+        });
+        let leftover =
+            (any::<i32>(), ".{0,20}", any::<Option<u32>>()).prop_map(|(pid, name, rank)| Leftover { pid, name, rank });
         prop_oneof![
             any::<(i32, bool)>().prop_map(|(pid, cgroup)| FromNode::Ready { pid, cgroup }),
             any::<(u32, i32)>().prop_map(|(rank, pid)| FromNode::Started { rank, pid }),
-            (any::<u32>(), ".*", any::<i32>()).prop_map(|(rank, reason, code)| FromNode::StartFailed { rank, reason, code }),
+            (any::<u32>(), ".*", any::<i32>()).prop_map(|(rank, reason, code)| FromNode::StartFailed {
+                rank,
+                reason,
+                code
+            }),
             (any::<u32>(), status, usage).prop_map(|(rank, status, usage)| FromNode::Exited { rank, status, usage }),
             vec(leftover, 0..4).prop_map(FromNode::Leftovers),
             Just(FromNode::Empty),
