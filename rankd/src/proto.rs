@@ -53,6 +53,8 @@ pub struct RankPlan {
     pub working_dir: Option<Vec<u8>>,
     /// The only CPUs this rank may use; `None` leaves the mask alone.
     pub cpus: Option<Vec<usize>>,
+    /// The NUMA node whose memory it gets first; `None` leaves that to the kernel.
+    pub memory_node: Option<usize>,
     /// Make its standard input its controlling terminal (a pty).
     pub controlling_terminal: bool,
 }

@@ -153,6 +153,12 @@ impl Node {
         self.keeper_end
     }
 
+    /// Ends a job that prun cannot go on with, as if prun had been killed, and waits for its end.
+    pub fn cancel(self) -> RankdEnd {
+        let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
+        self.end()
+    }
+
     /// Waits until keeper and rankd are gone and makes sure that nothing of the job is left, even if both were killed.
     ///
     /// Call it when rankd has said that it is empty, or when its stream has ended.

@@ -83,13 +83,15 @@ pub fn attempt(job: &Job, plan: NodePlan, setting: &Setting<'_>) -> Result<Outco
         json.start(job, &plan, setting.restart);
     }
     let node = rankd::start(plan, children.into_iter().map(rank_stdio).collect())?;
-    let mut supervisor = Supervisor {
-        relay: relay.start()?,
-        reader: FrameReader::default(),
-        node,
-        signals: setting.signals,
-        json: setting.json,
+    let relay = match relay.start() {
+        Ok(relay) => relay,
+        Err(error) => {
+            node.cancel();
+            return Err(error.into());
+        }
     };
+    let mut supervisor =
+        Supervisor { node, reader: FrameReader::default(), relay, signals: setting.signals, json: setting.json };
     supervisor.watch(&mut state);
     let finished = supervisor.finish(&mut state);
     say_how_it_ended(job, &state, &finished, setting, started);
