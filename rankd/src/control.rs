@@ -122,7 +122,7 @@ impl Control {
             }
         }
         let mut messages = Vec::new();
-        while let Some(message) = self.reader.next()? {
+        while let Some(message) = self.reader.next_message()? {
             messages.push(message);
         }
         Ok(messages)

@@ -88,7 +88,7 @@ impl FrameReader {
     ///
     /// # Errors
     /// After an error the stream has no meaning any more and must be closed.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let rest = &self.pending[self.used..];
         let Some(length) = rest.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let bytes = u32::from_le_bytes(*length) as usize;
@@ -160,7 +160,7 @@ mod tests {
                 let (now, later) = rest.split_at(cut.min(rest.len()));
                 reader.push(now);
                 rest = later;
-                while let Some(message) = reader.next::<FromNode>().unwrap() {
+                while let Some(message) = reader.next_message::<FromNode>().unwrap() {
                     seen.push(message);
                 }
             }
@@ -173,7 +173,7 @@ mod tests {
             let mut reader = FrameReader::default();
             reader.push(&bytes);
             let mut rounds = 0;
-            while let Ok(Some(_)) = reader.next::<ToNode>() {
+            while let Ok(Some(_)) = reader.next_message::<ToNode>() {
                 rounds += 1;
                 prop_assert!(rounds <= bytes.len());
             }
@@ -188,7 +188,7 @@ mod tests {
             bytes[at] ^= flip;
             let mut reader = FrameReader::default();
             reader.push(&bytes);
-            let _ = reader.next::<FromNode>();
+            let _ = reader.next_message::<FromNode>();
         }
     }
 
@@ -199,13 +199,13 @@ mod tests {
         bytes[4] = 99;
         let mut reader = FrameReader::default();
         reader.push(&bytes);
-        assert_eq!(reader.next::<ToNode>(), Err(FrameError::Version { theirs: 99 }));
+        assert_eq!(reader.next_message::<ToNode>(), Err(FrameError::Version { theirs: 99 }));
     }
 
     #[test]
     fn a_length_beyond_belief_is_refused_before_it_is_waited_for() {
         let mut reader = FrameReader::default();
         reader.push(&u32::MAX.to_le_bytes());
-        assert_eq!(reader.next::<ToNode>(), Err(FrameError::Length { bytes: u32::MAX as usize }));
+        assert_eq!(reader.next_message::<ToNode>(), Err(FrameError::Length { bytes: u32::MAX as usize }));
     }
 }

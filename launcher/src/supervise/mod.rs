@@ -190,7 +190,7 @@ impl Supervisor<'_> {
             }
         };
         loop {
-            match self.reader.next::<FromNode>() {
+            match self.reader.next_message::<FromNode>() {
                 Ok(Some(message)) => {
                     self.json.inspect(|json| json.node(&message));
                     self.take(state, Event::Node(message));
