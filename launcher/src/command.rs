@@ -6,6 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::cli::{Args, FileArgs, PartArgs};
+use crate::experiment::args::SweepArgs;
 use crate::job::file::KEYS;
 use crate::job::merge::Request;
 use crate::job::{self, Job, Part};
@@ -19,12 +20,14 @@ pub enum Command {
     Run(Box<Job>),
     /// Print this text on standard output and end with 0.
     Print(String),
+    /// Run, or report on, an experiment.
+    Sweep(Box<SweepArgs>),
     /// Become this compiler command (`prun cc`).
     Compile(Vec<OsString>),
 }
 
 /// Words that are kept for what prun will do later, so that no script comes to rely on programs of that name.
-const KEPT_WORDS: [&str; 7] = ["topo", "plan", "doctor", "sweep", "script", "bench", "status"];
+const KEPT_WORDS: [&str; 6] = ["topo", "plan", "doctor", "script", "bench", "status"];
 
 /// What `arguments` ask for, the first of which is prun's own name. `inherited` is prun's environment.
 pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Result<Command, Refused> {
@@ -32,6 +35,7 @@ pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
     let rest = || arguments.iter().skip(2).cloned();
     match first {
         "run" => run_file(rest().collect(), inherited),
+        "sweep" => sweep(rest().collect()),
         "cc" => compiler::command(compiler::Language::C, rest().collect()).map(compiled),
         "c++" => compiler::command(compiler::Language::Cxx, rest().collect()).map(compiled),
         "signals" => only_word(&arguments).map(|()| Command::Print(signals::text())),
@@ -96,6 +100,14 @@ fn run_file(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
     let below = job::file::read(&args.file)?;
     let request = job::merge::merge(args.options, below)?;
     job::check::job(request, inherited).map(|job| Command::Run(Box::new(job)))
+}
+
+fn sweep(arguments: Vec<OsString>) -> Result<Command, Refused> {
+    let named = std::iter::once(OsString::from("prun sweep")).chain(arguments).collect::<Vec<_>>();
+    match parsed::<SweepArgs>(&named) {
+        Ok(args) => Ok(Command::Sweep(Box::new(args))),
+        Err(error) => printed_or_refused(error),
+    }
 }
 
 fn parsed<T: CommandFactory + FromArgMatches>(arguments: &[OsString]) -> Result<T, clap::Error> {

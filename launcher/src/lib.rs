@@ -9,6 +9,7 @@ pub mod batch;
 pub mod cli;
 pub mod command;
 pub mod exit;
+pub mod experiment;
 pub(crate) mod input;
 pub mod job;
 pub mod output;

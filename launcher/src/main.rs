@@ -5,17 +5,21 @@ use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use launcher::command::{self, Command};
-use launcher::exit;
+use launcher::{exit, experiment};
 use launcher::refused::Refused;
 use launcher::run::{self, Done};
 
 fn main() -> ExitCode {
     let inherited: Vec<_> = std::env::vars_os().collect();
-    let outcome = match command::read(std::env::args_os().collect(), &inherited) {
+    let Some(arguments) = experiment::child::entered(std::env::args_os().collect()) else {
+        return ExitCode::from(exit::REFUSED); // the sweep that wanted this trial is gone
+    };
+    let outcome = match command::read(arguments, &inherited) {
         Ok(Command::Run(job)) => run::run(&job, inherited).map(|done| match done {
             Done::Code(code) => code,
             Done::Text(text) => print(&text),
         }),
+        Ok(Command::Sweep(args)) => experiment::enter::run(&args, &inherited),
         Ok(Command::Print(text)) => Ok(print(&text)),
         Ok(Command::Compile(argv)) => Err(become_compiler(&argv)),
         Err(refused) => Err(refused),

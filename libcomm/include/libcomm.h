@@ -148,6 +148,13 @@ COMM_API comm_result_t comm_finalize(comm_t *comm);
  */
 COMM_API comm_result_t comm_abort(const comm_t *comm);
 
+/*
+ * Tells a figure of the program's own, such as a loss or a time per step, to
+ * whoever started it (`prun sweep`); dropped if nobody listens. Needs no
+ * communicator.
+ */
+COMM_API comm_result_t comm_report(const char *name, double value);
+
 /* The sentence of this thread's last error, valid until its next one. */
 COMM_API const char *comm_last_error(void);
 

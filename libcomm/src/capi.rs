@@ -321,6 +321,22 @@ pub unsafe extern "C" fn comm_abort(comm: *const Comm) -> c_int {
     })
 }
 
+/// Tells a figure of the program's own; see the header.
+///
+/// # Safety
+/// `name` is null or ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_report(name: *const c_char, value: f64) -> c_int {
+    guarded(|| {
+        if name.is_null() {
+            return Err(null("comm_report: name"));
+        }
+        // SAFETY: the caller's, and not null.
+        crate::report::report(&unsafe { CStr::from_ptr(name) }.to_string_lossy(), value);
+        Ok(())
+    })
+}
+
 /// The sentence of this thread's last error, empty before the first. Valid until its next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn comm_last_error() -> *const c_char {

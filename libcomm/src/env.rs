@@ -42,6 +42,8 @@ pub const ALGO: &str = "PRUN_ALGO";
 pub const PROTO: &str = "PRUN_PROTO";
 /// Whether GPUs may write to each other's memory: `on`, or `off` to go through the host.
 pub const P2P: &str = "PRUN_P2P";
+/// A file to which `comm_report` adds a line for each figure; unset, figures are dropped.
+pub const REPORT_FILE: &str = "PRUN_REPORT_FILE";
 /// Test hook: damages one bit on purpose, to prove that verification finds it. See the module `fault`.
 pub const FAULT: &str = "PRUN_FAULT";
 

@@ -34,6 +34,7 @@ pub mod node;
 mod numa;
 mod process;
 mod protocol;
+mod report;
 mod settings;
 #[doc(hidden)]
 pub mod shm;
@@ -46,6 +47,7 @@ pub use choose::Algorithm;
 pub use comm::Comm;
 pub use element::Element;
 pub use error::CommError;
+pub use report::report;
 pub use signature::Signature;
 pub use types::{DataType, Op, Operation};
 pub use verify::Verify;

@@ -7,6 +7,7 @@
 pub mod hosts;
 pub mod lsf;
 pub mod pbs;
+pub mod quote;
 pub mod slurm;
 
 use std::ffi::OsString;

@@ -99,7 +99,7 @@ impl FileError {
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
     }
 
-    fn in_file(self, path: &Path, text: &str) -> Refused {
+    pub(crate) fn in_file(self, path: &Path, text: &str) -> Refused {
         let (line, column) = self.position(text);
         let shown = text.split('\n').nth(line - 1).unwrap_or("").trim_end_matches('\r').replace('\t', " ");
         let room = shown.chars().count().saturating_sub(column - 1).max(1);

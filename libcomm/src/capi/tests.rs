@@ -38,6 +38,7 @@ fn c_type(rust: &str) -> &'static str {
         "c_uint" => "unsigned ",
         "c_int" => "int ",
         "usize" => "size_t ",
+        "f64" => "double ",
         other => panic!("no C type for {other}"),
     }
 }
