@@ -76,7 +76,8 @@ fn enter(view: View<'_>, me: u32) -> Result<u32, CommError> {
     let status = &view.ranks[me as usize].status;
     loop {
         let session = status.session.load(Acquire);
-        if session % 2 == 1 && process::exists(status) {
+        let dropped = status.dropped.load(Acquire) == session.div_ceil(2);
+        if session % 2 == 1 && !dropped && process::exists(status) {
             return Err(CommError::AlreadyJoined { rank: me, pid: status.pid.load(Relaxed) });
         }
         let generation = session.div_ceil(2) + 1;
@@ -109,6 +110,13 @@ fn meet(view: View<'_>, waiter: &Waiter, generation: u32) -> Result<(), Stop> {
 
 /// The steps that are posted once a generation has met.
 pub(crate) const FIRST_STEPS: u64 = 1;
+
+/// Notes that the communicator is gone, although the rank did not leave in order. It counts as joined until its
+/// process ends, or joins again, so that peers who still wait for it learn what became of it.
+pub(crate) fn note_dropped(view: View<'_>, me: u32, generation: u32) {
+    view.ranks[me as usize].status.dropped.store(generation, Release);
+    view.tell_all();
+}
 
 /// Gives the place up. Whoever waits for this rank from now on learns that it has left.
 pub(crate) fn leave(view: View<'_>, me: u32, generation: u32) {

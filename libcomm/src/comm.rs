@@ -5,6 +5,7 @@ use rustix::fd::BorrowedFd;
 use std::ffi::c_void;
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cuda::{self, StreamRef};
@@ -18,7 +19,7 @@ use crate::device::{self, Device, DeviceCall, STAGED_CHUNK};
 use crate::element::{Element, with_type};
 use crate::error::CommError;
 use crate::fork_guard::ForkGuard;
-use crate::protocol::simple::{Steps, explain, publish_failure};
+use crate::protocol::simple::{Progress, Steps, explain, publish_failure};
 use crate::settings::Settings;
 use crate::shm::abort::AbortReason;
 use crate::shm::mailbox::{self, Exchanged};
@@ -39,25 +40,45 @@ use crate::verify::Verify;
 /// After an error that is not about arguments every later call returns [`CommError::Unusable`]. An error about
 /// arguments is this rank's alone: nothing was sent, and the others wait for the call that was meant.
 ///
-/// Dropping it leaves without waiting for anyone; [`finalize`](Comm::finalize) leaves together.
+/// [`finalize`](Comm::finalize) leaves in order, together with all. A rank that merely drops its communicator counts as
+/// joined until its process ends: who still waits for it then learns how that was, and waits no longer than two
+/// seconds if the process lives on. Who no longer needs it is not disturbed, provided that it ends with status 0.
 pub struct Comm {
     settings: Settings,
     mapping: Mapping,
     generation: u32,
     guard: ForkGuard,
     calls: Mutex<Calls>,
+    /// Whether `finalize` has left in order.
+    left: AtomicBool,
     /// Set up by the first call on device memory. Locked before `calls`.
     device: Mutex<Option<Device>>,
 }
 
 struct Calls {
     waiter: Waiter,
-    /// Steps posted in this generation.
-    posted: u64,
+    progress: Progress,
     /// Calls made in this generation.
     number: u64,
     /// Why no more calls can be made.
-    broken: Option<String>,
+    broken: Option<Broken>,
+}
+
+/// Why a communicator cannot be used any more.
+enum Broken {
+    /// A call panicked, or is running.
+    Unreturned(Signature),
+    /// A call failed.
+    Failed(String),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Broken::Unreturned(signature) => write!(f, "{signature} did not return"),
+            Broken::Failed(error) => f.write_str(error),
+        }
+    }
 }
 
 impl Comm {
@@ -82,13 +103,14 @@ impl Comm {
 
     fn join(mapping: Mapping, settings: Settings) -> Result<Comm, CommError> {
         let (waiter, generation) = bootstrap::join(&mapping, &settings)?;
-        let calls = Calls { waiter, posted: bootstrap::FIRST_STEPS, number: 0, broken: None };
+        let calls = Calls { waiter, progress: Progress::after(bootstrap::FIRST_STEPS), number: 0, broken: None };
         Ok(Comm {
             settings,
             mapping,
             generation,
             guard: ForkGuard::new(),
             calls: Mutex::new(calls),
+            left: AtomicBool::new(false),
             device: Mutex::new(None),
         })
     }
@@ -112,7 +134,7 @@ impl Comm {
     pub fn barrier(&self) -> Result<(), CommError> {
         self.call(Call::plain(Operation::Barrier), |steps| {
             steps.reclaim()?;
-            steps.post();
+            steps.post()?;
             steps.await_all()
         })
     }
@@ -472,7 +494,7 @@ impl Comm {
             // Nobody reads an old blob any more: all have left the exchange before, whose end was a barrier.
             steps.reclaim()?;
             let meet = || {
-                steps.post();
+                steps.post()?;
                 steps.await_all()
             };
             mailbox::exchange(view, me, blob, meet, open)
@@ -502,9 +524,10 @@ impl Comm {
         let left = self.call(Call::plain(Operation::Finalize), |steps| {
             closed?;
             steps.reclaim()?;
-            steps.post();
+            steps.post()?;
             steps.await_all()
         });
+        self.left.store(left.is_ok(), Ordering::Relaxed);
         match (left.is_ok(), device) {
             (false, Some(device)) => device.abandon(),
             (_, device) => drop(device),
@@ -531,7 +554,7 @@ impl Comm {
         let mut calls = self.lock();
         let calls = &mut *calls;
         if let Some(because) = &calls.broken {
-            return Err(CommError::Unusable { because: because.clone() });
+            return Err(CommError::Unusable { because: because.to_string() });
         }
         calls.number += 1;
         let signature = call.numbered(calls.number);
@@ -539,19 +562,19 @@ impl Comm {
         view.record_start(me, self.generation, &signature, now_ns());
         calls.waiter.begin_call();
         // Overwritten below; stays if the call panics, since then nobody knows how far it came.
-        calls.broken = Some(format!("{signature} did not return"));
+        calls.broken = Some(Broken::Unreturned(signature));
         // What ended the communicator for another rank since the last call ends it for us, too.
         let result = match calls.waiter.trouble(view, me) {
             Some(stop) => Err(explain(view, stop, Some(signature))),
             None => {
                 let verify = self.settings.verify == Verify::Every;
-                let steps = Steps::new(&self.mapping, &calls.waiter, self.generation, &mut calls.posted, signature);
+                let steps = Steps::new(&self.mapping, &calls.waiter, self.generation, &mut calls.progress, signature);
                 body(&mut steps.checking(verify, self.settings.fault))
             }
         };
         let state = if result.is_ok() { CallState::Done } else { CallState::Failed };
         view.record_end(me, &signature, state, now_ns());
-        calls.broken = result.as_ref().err().map(|error| error.to_string());
+        calls.broken = result.as_ref().err().map(|error| Broken::Failed(error.to_string()));
         if let Err(error) = &result {
             publish_failure(view, me, self.generation, error);
         }
@@ -580,7 +603,11 @@ impl Drop for Comm {
             if let Some(device) = device {
                 device.abandon();
             }
-            bootstrap::leave(self.mapping.view(), self.local_rank(), self.generation);
+            let give_up = match *self.left.get_mut() {
+                true => bootstrap::leave,
+                false => bootstrap::note_dropped,
+            };
+            give_up(self.mapping.view(), self.local_rank(), self.generation);
         }
     }
 }

@@ -60,7 +60,7 @@ impl JobSegment {
     /// Notes that a rank's process ended and wakes everyone who waits.
     ///
     /// Call it as soon as the process is reaped. A rank that was joined and had not left makes this an abort of
-    /// the job's communicator.
+    /// the job's communicator, unless it had dropped its own and ended with status 0.
     pub fn note_exit(&self, local_rank: u32, exit: RankExit) {
         if local_rank < self.local_size() {
             self.mapping.view().record_exit(local_rank, exit);
@@ -84,8 +84,8 @@ impl JobSegment {
             return 0;
         }
         let of = |block: &crate::shm::layout::RankBlock| {
-            let (activity, posted) = (block.status.activity.load(Relaxed), block.control.posted.load(Relaxed));
-            activity.wrapping_add(posted)
+            let posted = |which: usize| block.control.posts[which].stamp.load(Relaxed);
+            block.status.activity.load(Relaxed).wrapping_add(posted(0)).wrapping_add(posted(1))
         };
         self.mapping.view().ranks.iter().map(of).fold(0, u64::wrapping_add)
     }
@@ -117,7 +117,7 @@ impl JobSegment {
         RankReport {
             local_rank,
             ever_joined: session != 0,
-            joined: session % 2 == 1,
+            joined: session % 2 == 1 && block.status.dropped.load(Acquire) != generation,
             generation,
             pid: (session != 0).then(|| block.status.pid.load(Relaxed)),
             exit: view.exit_of(local_rank),

@@ -50,6 +50,19 @@ fn as_a_rank() {
             1 => std::process::exit(0), // joined, not left
             _ => comm.barrier(),
         },
+        "drop and fail" => match comm.rank() {
+            1 => {
+                drop(comm);
+                std::thread::sleep(Duration::from_millis(100)); // the others go on waiting meanwhile
+                std::process::exit(3)
+            }
+            _ => comm.barrier(),
+        },
+        "drop" => {
+            let result = comm.all_reduce_in_place(&mut [1.0f32; 1000], Op::Sum);
+            drop(comm);
+            result
+        }
         "fork" => {
             forked_copy_is_refused(&comm);
             comm.barrier()?;
@@ -240,6 +253,38 @@ fn a_rank_that_exits_without_leaving_is_named() {
     let verdict = job.verdict(0);
     assert!(verdict.contains("rank 1 exited (status 0) without leaving"), "{verdict}");
     assert_eq!(job.segment.aborted(), Some(AbortReason::RankExited(1)));
+}
+
+#[test]
+fn a_rank_that_drops_its_communicator_and_fails_is_named_by_its_exit() {
+    let mut job = Job::start(3, "drop and fail");
+    job.reap(1);
+    for rank in [0, 2] {
+        let verdict = job.verdict(rank);
+        assert!(verdict.contains("rank 1 exited (status 3) without leaving"), "{verdict}");
+    }
+    assert_eq!(job.segment.aborted(), Some(AbortReason::RankExited(1)));
+}
+
+#[test]
+fn programs_that_end_without_finalize_and_well_disturb_nobody_and_the_next_may_join() {
+    let mut job = Job::new(3);
+    for generation in 1..=2 {
+        let first = job.ranks.len();
+        for rank in 0..3 {
+            job.add(job.command(rank, "drop"));
+        }
+        for process in first..first + 3 {
+            let at_end = job.ranks[process].wait().unwrap();
+            assert!(at_end.success());
+            assert_eq!(job.verdict(process as u32), "fine");
+        }
+        assert_eq!(job.segment.rank_report(1).generation, generation);
+    }
+    for rank in 0..3 {
+        job.segment.note_exit(rank, RankExit::Code(0));
+    }
+    assert_eq!(job.segment.aborted(), None);
 }
 
 /// In role "wait", after the barrier.

@@ -15,7 +15,7 @@ pub(crate) unsafe fn run(steps: &mut Steps<'_>, send: *const u8, recv: *mut u8, 
     let (me, ranks) = (steps.rank(), steps.size());
     if bytes == 0 {
         steps.reclaim()?;
-        steps.post();
+        steps.post()?;
         return steps.await_all();
     }
     for (chunk, piece) in (0..).zip(pieces(bytes, steps.chunk_bytes())) {
@@ -25,7 +25,7 @@ pub(crate) unsafe fn run(steps: &mut Steps<'_>, send: *const u8, recv: *mut u8, 
             steps.put(Piece::whole(piece.len()), send.add(piece.start));
             steps.maybe_damage(Stage::Chunk, chunk, steps.slot(Region::Chunk, 0), piece.len());
         }
-        steps.post();
+        steps.post()?;
         steps.await_all()?;
         // SAFETY: as above.
         unsafe {

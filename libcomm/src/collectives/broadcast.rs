@@ -22,7 +22,7 @@ pub(crate) unsafe fn run(
     let is_root = steps.rank() == root;
     if bytes == 0 {
         steps.reclaim()?;
-        steps.post();
+        steps.post()?;
         return steps.await_all();
     }
     for (chunk, piece) in (0..).zip(pieces(bytes, steps.chunk_bytes())) {
@@ -34,7 +34,7 @@ pub(crate) unsafe fn run(
                 steps.maybe_damage(Stage::Chunk, chunk, steps.slot(Region::Chunk, 0), piece.len());
             }
         }
-        steps.post();
+        steps.post()?;
         steps.await_rank(root)?;
         // SAFETY: as above; the root has posted the piece.
         unsafe {

@@ -29,7 +29,7 @@ pub(crate) unsafe fn run<T: Element>(
     let piece_bytes = steps.chunk_bytes() / ranks as usize / 64 * 64;
     if count == 0 {
         steps.reclaim()?;
-        steps.post();
+        steps.post()?;
         return steps.await_all();
     }
     let mut made = Vec::new();
@@ -50,7 +50,7 @@ pub(crate) unsafe fn run<T: Element>(
             let last = (ranks - 1) as usize * piece_bytes + bytes;
             steps.maybe_damage(Stage::Chunk, chunk, steps.slot(Region::Chunk, 0), last);
         }
-        steps.post();
+        steps.post()?;
         steps.await_all()?;
         // SAFETY: as above.
         unsafe {
@@ -93,6 +93,6 @@ unsafe fn check_own_result<T: Element>(
         }
     }
     steps.reclaim()?;
-    steps.post();
+    steps.post()?;
     steps.await_all()
 }

@@ -14,7 +14,9 @@ use std::slice;
 use crate::error::CommError;
 use crate::fault::{Fault, Stage};
 use crate::shm::View;
-use crate::shm::atomic::{Relaxed, Release};
+use crate::shm::abort::RankExit;
+use crate::shm::atomic::{Acquire, AtomicU64, Relaxed, Release};
+use crate::shm::layout::INLINE_WORDS;
 use crate::shm::segment::Mapping;
 use crate::shm::step::Stamp;
 use crate::shm::text;
@@ -49,17 +51,30 @@ impl Piece {
     }
 }
 
+/// How far a generation is, as this rank knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// Steps posted by this rank.
+    posted: u64,
+    /// Steps posted by all ranks.
+    all_posted: u64,
+}
+
+impl Progress {
+    /// `steps` are posted by all, none since.
+    pub(crate) fn after(steps: u64) -> Progress {
+        Progress { posted: steps, all_posted: steps }
+    }
+}
+
 /// One call's way through the steps.
 pub(crate) struct Steps<'a> {
     mapping: &'a Mapping,
     waiter: &'a Waiter,
     signature: Signature,
     generation: u32,
-    /// Steps posted in this generation, by this rank.
-    posted: &'a mut u64,
+    progress: &'a mut Progress,
     greeted: bool,
-    /// How many steps all have posted, as far as this call knows.
-    all_posted: Option<u64>,
     verify: bool,
     fault: Option<Fault>,
     /// Where a share is reduced to while checksums are on, so that they come from before the copy to the slot.
@@ -71,7 +86,7 @@ impl<'a> Steps<'a> {
         mapping: &'a Mapping,
         waiter: &'a Waiter,
         generation: u32,
-        posted: &'a mut u64,
+        progress: &'a mut Progress,
         signature: Signature,
     ) -> Steps<'a> {
         let scratch = Vec::new();
@@ -80,9 +95,8 @@ impl<'a> Steps<'a> {
             waiter,
             signature,
             generation,
-            posted,
+            progress,
             greeted: false,
-            all_posted: None,
             verify: false,
             fault: None,
             scratch,
@@ -123,7 +137,7 @@ impl<'a> Steps<'a> {
     }
 
     fn stamp(&self) -> Stamp {
-        Stamp::new(self.generation, *self.posted)
+        Stamp::new(self.generation, self.progress.posted)
     }
 
     /// Waits until rank `reader` is done with what this rank's next slot held two steps ago.
@@ -134,26 +148,41 @@ impl<'a> Steps<'a> {
 
     /// The same for all ranks. Free where the last step waited for all.
     pub(crate) fn reclaim(&mut self) -> Result<(), CommError> {
-        if self.all_posted != Some(*self.posted) {
+        if self.progress.all_posted != self.progress.posted {
             self.view().await_all(self.waiter, self.stamp()).map_err(|stop| self.explain(stop))?;
-            self.all_posted = Some(*self.posted);
+            self.progress.all_posted = self.progress.posted;
         }
         Ok(())
     }
 
     /// Makes what this rank has put into its slot visible: the step is posted.
-    pub(crate) fn post(&mut self) {
+    pub(crate) fn post(&mut self) -> Result<(), CommError> {
+        self.post_with(&[])
+    }
+
+    /// The same with up to [`INLINE_BYTES`] of data that travel in the post; in the first step of a call only.
+    pub(crate) fn post_with(&mut self, data: &[u8]) -> Result<(), CommError> {
         let view = self.view();
         if !self.greeted {
-            // Two calls ago all have read the old signature, for each has since posted the first step of the call
-            // between, which comes after that reading and which we have waited for.
-            let words = &view.ranks[self.rank() as usize].control.signature[self.signature.number as usize % 2];
-            for (word, value) in words.iter().zip(self.signature.to_words()) {
-                word.store(value, Relaxed);
-            }
+            // What this place carried before was read by all: it was the first step of an earlier call, two steps
+            // back or more, and whoever has posted a step after that has read it. All have, or we wait here.
+            self.reclaim()?;
         }
-        *self.posted += 1;
-        view.post(self.rank(), self.stamp());
+        self.progress.posted += 1;
+        let stamp = self.stamp();
+        if !self.greeted {
+            let post = view.post_of(self.rank(), stamp);
+            post.kind.store(self.signature.kind_word(), Relaxed);
+            post.count.store(self.signature.count, Relaxed);
+            store_inline(&post.inline, data);
+        }
+        view.post(self.rank(), stamp);
+        Ok(())
+    }
+
+    /// The data that `rank` sent in the post of the call's first step, which all are known to have posted.
+    pub(crate) fn inline_of(&self, rank: u32) -> &'a [AtomicU64; INLINE_WORDS] {
+        &self.view().post_of(rank, self.stamp()).inline
     }
 
     /// Waits until all have posted the step.
@@ -176,14 +205,17 @@ impl<'a> Steps<'a> {
             return Ok(());
         }
         self.greeted = true;
-        let called = |rank: u32| {
-            let words = &self.view().ranks[rank as usize].control.signature[self.signature.number as usize % 2];
-            Signature::from_words([0, 1, 2].map(|i| words[i].load(Relaxed)))
+        let (view, stamp) = (self.view(), self.stamp());
+        let words = |rank: u32| {
+            let post = view.post_of(rank, stamp);
+            [self.signature.number, post.kind.load(Relaxed), post.count.load(Relaxed)]
         };
-        let ours = Some(self.signature);
-        if (0..self.size()).all(|rank| called(rank) == ours) {
+        let ours = self.signature.to_words();
+        if (0..self.size()).all(|rank| words(rank) == ours) {
             return Ok(());
         }
+        // All have agreed on every call before, so this one has the same number on all ranks.
+        let called = |rank: u32| Signature::from_words(words(rank));
         // All name the same pair: rank 0 and the first that differs from it.
         let first = called(0);
         let other = (1..self.size()).find(|rank| called(*rank) != first).unwrap_or(0);
@@ -195,12 +227,12 @@ impl<'a> Steps<'a> {
 
     /// Where this rank writes `region` of the step that it will post next, at `offset`.
     pub(crate) fn slot(&self, region: Region, offset: usize) -> *mut u8 {
-        self.place(self.rank(), *self.posted, region, offset)
+        self.place(self.rank(), self.progress.posted, region, offset)
     }
 
     /// Where `rank` wrote `region` in the step that was posted last.
     pub(crate) fn peer(&self, rank: u32, region: Region, offset: usize) -> *const u8 {
-        self.place(rank, *self.posted - 1, region, offset)
+        self.place(rank, self.progress.posted - 1, region, offset)
     }
 
     fn place(&self, rank: u32, step: u64, region: Region, offset: usize) -> *mut u8 {
@@ -229,7 +261,7 @@ impl<'a> Steps<'a> {
         // SAFETY: the caller's source; the slot is ours until we post, since its readers are done.
         unsafe { std::ptr::copy_nonoverlapping(source, slot, piece.bytes) };
         if self.verify {
-            let sum = self.sum_place(self.rank(), *self.posted, piece.index);
+            let sum = self.sum_place(self.rank(), self.progress.posted, piece.index);
             // SAFETY: as above.
             unsafe { *sum = checksum(bytes_at(source, piece.bytes)) };
         }
@@ -250,7 +282,7 @@ impl<'a> Steps<'a> {
             return Ok(());
         }
         // SAFETY: `rank` has posted and will not write before we post the next step.
-        let sent = unsafe { *self.sum_place(rank, *self.posted - 1, piece.index) };
+        let sent = unsafe { *self.sum_place(rank, self.progress.posted - 1, piece.index) };
         // SAFETY: the caller's.
         let arrived = checksum(unsafe { bytes_at(arrived, piece.bytes) });
         match sent == arrived {
@@ -317,7 +349,7 @@ impl<'a> Steps<'a> {
                     self.slot(Region::Chunk, 8 * (chunk - first)).cast::<u64>().write(sum);
                 }
             }
-            self.post();
+            self.post()?;
             self.await_all()?;
             for chunk in first..last {
                 // SAFETY: all have posted that many words.
@@ -350,6 +382,22 @@ impl<'a> Steps<'a> {
 
     fn explain(&self, stop: Stop) -> CommError {
         explain(self.view(), stop, Some(self.signature))
+    }
+}
+
+/// The most bytes that travel in a post.
+pub(crate) const INLINE_BYTES: usize = 8 * INLINE_WORDS;
+
+fn store_inline(words: &[AtomicU64; INLINE_WORDS], data: &[u8]) {
+    let mut parts = data.chunks_exact(8);
+    for (word, part) in words.iter().zip(&mut parts) {
+        word.store(u64::from_ne_bytes(part.try_into().expect("chunks of eight")), Relaxed);
+    }
+    let rest = parts.remainder();
+    if !rest.is_empty() {
+        let mut padded = [0; 8];
+        padded[..rest.len()].copy_from_slice(rest);
+        words[data.len() / 8].store(u64::from_ne_bytes(padded), Relaxed);
     }
 }
 
@@ -389,8 +437,14 @@ pub(crate) fn publish_failure(view: View<'_>, me: u32, generation: u32, error: &
     let block = &view.ranks[me as usize];
     let bytes = text::store_text(&block.text.0, &error.to_string());
     block.status.text_bytes.store(bytes as u32, Release);
-    let seen_by_all =
-        matches!(error, CommError::PeerFailed { .. } | CommError::RankExited { .. } | CommError::Aborted { .. });
+    let seen_by_all = match error {
+        // One that dropped its communicator and ended well is trouble for those only who wait for it.
+        CommError::RankExited { rank, exit: RankExit::Code(0), .. } => {
+            view.ranks[*rank as usize].status.dropped.load(Acquire) != generation
+        }
+        CommError::RankExited { .. } | CommError::PeerFailed { .. } | CommError::Aborted { .. } => true,
+        _ => false,
+    };
     if !seen_by_all {
         block.status.failed.store(generation, Release);
         view.tell_all();

@@ -144,9 +144,12 @@ impl View<'_> {
     pub(crate) fn record_exit(&self, rank: u32, exit: RankExit) {
         self.exits[rank as usize].store(exit.to_word(), Release);
         // A segment that nobody joined is not looked at: each block would cost a page.
-        let was_in =
-            self.shared.joins.0.load(Acquire) != 0 && self.ranks[rank as usize].status.session.load(Acquire) % 2 == 1;
-        match was_in {
+        let was_in = || {
+            let status = &self.ranks[rank as usize].status;
+            let session = status.session.load(Acquire);
+            session % 2 == 1 && !(exit == RankExit::Code(0) && status.dropped.load(Acquire) == session.div_ceil(2))
+        };
+        match self.shared.joins.0.load(Acquire) != 0 && was_in() {
             true => self.set_abort(AbortReason::RankExited(rank)),
             false => self.tell_all(),
         }

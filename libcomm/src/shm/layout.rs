@@ -8,7 +8,7 @@ use super::atomic::{AtomicU32, AtomicU64};
 /// First eight bytes of a segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"libcomm\x01");
 /// Raised with every change of this file that an older libcomm would misread.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 /// The longest job id, in bytes.
 pub const JOB_ID_BYTES: usize = 128;
 /// Most ranks that one segment serves.
@@ -27,6 +27,8 @@ pub const MAILBOX_WORDS: usize = if cfg!(loom) { 1 } else { 64 };
 pub const TEXT_WORDS: usize = if cfg!(loom) { 1 } else { 64 };
 /// Bytes of the reason in a rank's verdict on an exchange, in words of eight.
 pub const VERDICT_WORDS: usize = if cfg!(loom) { 1 } else { 31 };
+/// Payload that travels inside a rank's post, in words of eight bytes.
+pub const INLINE_WORDS: usize = if cfg!(loom) { 1 } else { 13 };
 /// CPUs of a rank's affinity mask, 64 a word.
 pub const CPU_WORDS: usize = if cfg!(loom) { 1 } else { 16 };
 
@@ -88,15 +90,28 @@ pub struct Status {
     pub pid_namespace: AtomicU64,
     /// Calls started plus calls ended.
     pub activity: AtomicU64,
+    /// The generation whose communicator this rank dropped without leaving in order, 0 for none.
+    pub dropped: AtomicU32,
 }
 
-/// The hot line: how far a rank is, and in what call. Written by the rank alone.
+/// One step as its rank announces it: a stamp, what was called, and payload that needs no slot.
 #[repr(C, align(128))]
-pub struct Control {
+pub struct Post {
     /// Generation in the upper 16 bits, below it how many steps the rank has posted in that generation.
-    pub posted: AtomicU64,
-    /// What the rank called, by parity of the call number.
-    pub signature: [[AtomicU64; 3]; 2],
+    pub stamp: AtomicU64,
+    /// Operation, type, op and root of the call whose first step this is.
+    pub kind: AtomicU64,
+    /// Elements of that call.
+    pub count: AtomicU64,
+    /// Data that travels with the stamp.
+    pub inline: [AtomicU64; INLINE_WORDS],
+}
+
+/// The hot lines: how far a rank is, and in what call. Written by the rank alone.
+#[repr(C)]
+pub struct Control {
+    /// By parity of the stamp's count, so that a post stays readable until the second one after it.
+    pub posts: [Post; 2],
 }
 
 /// How a sleeping rank is woken. `waiting_for` is written by the rank, `count` by whoever wakes it.
@@ -172,11 +187,11 @@ const _: () = {
     assert!(offset_of!(Shared, abort) == 0 && offset_of!(Shared, news) == LINE);
     assert!(offset_of!(Shared, joins) == 2 * LINE && offset_of!(Shared, sleepers) == 3 * LINE);
     assert!(SHARED_AT + size_of::<Shared>() <= EXITS_AT);
-    assert!(size_of::<Control>() == LINE && size_of::<Status>() == LINE && size_of::<Bell>() == LINE);
-    assert!(offset_of!(RankBlock, control) == 128 && offset_of!(RankBlock, bell) == 256);
-    assert!(offset_of!(RankBlock, cpus) == 384 && offset_of!(RankBlock, text) == 512);
-    assert!(offset_of!(RankBlock, mailbox) == 1024 && offset_of!(RankBlock, verdict) == 1536);
-    assert!(size_of::<Verdict>() == 256 && offset_of!(RankBlock, records) == 1792);
+    assert!(size_of::<Control>() == 2 * LINE && size_of::<Status>() == LINE && size_of::<Bell>() == LINE);
+    assert!(offset_of!(RankBlock, control) == 128 && offset_of!(RankBlock, bell) == 384);
+    assert!(offset_of!(RankBlock, cpus) == 512 && offset_of!(RankBlock, text) == 640);
+    assert!(offset_of!(RankBlock, mailbox) == 1152 && offset_of!(RankBlock, verdict) == 1664);
+    assert!(size_of::<Verdict>() == 256 && offset_of!(RankBlock, records) == 1920);
     assert!(size_of::<Record>() == 64 && size_of::<RankBlock>() == 2 * PAGE);
 };
 

@@ -6,12 +6,16 @@
 //! s + 1, for a reader does that only after it has read step s; so "may I write" asks for the same count as the
 //! writer's own, and where all wait for all in every step it is true already.
 //!
+//! A post has two places, by the parity of its count, and each only grows; so "has it posted s" looks at the place of
+//! s, where s stays readable, with the signature and payload beside it, until s + 2 is posted.
+//!
 //! The generation stands above the count, and a rank posts in a generation only after all have joined it. So a
 //! count of a later generation never satisfies someone who still waits in an earlier one: nobody can have posted
 //! it before that one left.
 
 use super::View;
 use super::atomic::{Acquire, Release};
+use super::layout::Post;
 use super::wait::{Stop, Waiter};
 
 const COUNT_BITS: u32 = 48;
@@ -30,16 +34,21 @@ impl Stamp {
     }
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
     /// Publishes all that rank `me` has written so far, and wakes who sleeps for it.
     pub(crate) fn post(&self, me: u32, stamp: Stamp) {
-        self.ranks[me as usize].control.posted.store(stamp.0, Release);
+        self.post_of(me, stamp).stamp.store(stamp.0, Release);
         self.ring(|waiting_for| waiting_for == me + 1);
+    }
+
+    /// Where `rank` announces `stamp`. Once that is posted it stays until the rank posts the second one after it.
+    pub(crate) fn post_of(&self, rank: u32, stamp: Stamp) -> &'a Post {
+        &self.ranks[rank as usize].control.posts[stamp.0 as usize % 2]
     }
 
     /// Whether `rank` has come that far. If so, all that it wrote before is visible.
     pub(crate) fn has_posted(&self, rank: u32, stamp: Stamp) -> bool {
-        self.ranks[rank as usize].control.posted.load(Acquire) >= stamp.0
+        self.post_of(rank, stamp).stamp.load(Acquire) >= stamp.0
     }
 
     /// Waits until `rank` has come that far.

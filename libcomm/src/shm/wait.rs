@@ -12,13 +12,18 @@ use super::View;
 use super::abort::{AbortReason, RankExit};
 use super::atomic::{Acquire, Relaxed, relax, yield_now};
 
-/// About 30 µs. Longer waits are for a peer that computes or sleeps, and then the CPU is of use elsewhere.
+/// 30 to 100 µs. Longer waits are for a peer that computes or sleeps, and then the CPU is of use elsewhere.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 2000 };
+/// The first looks come without a pause between them, which takes longer than a line needs from core to core.
+const EAGER: u32 = 100;
 const SPINS_PER_CHECK: u32 = 64;
 /// With more ranks than CPUs a peer that is ready runs after a few of these, sooner than a futex wakes.
 const YIELDS: u32 = if cfg!(loom) { 0 } else { 100 };
 /// How long to sleep before looking whether the processes still exist.
 const SLEEP: Duration = Duration::from_millis(50);
+
+/// How long a rank that has dropped its communicator may take to end, before those who wait for it give up.
+const DROPPED_GRACE: Duration = Duration::from_secs(2);
 
 /// Why a wait ended without what was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +73,9 @@ impl Waiter {
             return Ok(());
         }
         for spin in 1..=self.spins.get() {
-            relax();
+            if spin > EAGER {
+                relax();
+            }
             if arrived() {
                 return Ok(());
             }
@@ -90,6 +97,7 @@ impl Waiter {
     fn wait_asleep(&self, view: View<'_>, whom: u32, arrived: &impl Fn() -> bool) -> Result<(), Stop> {
         let began = Instant::now();
         let mut looked_for_processes = began;
+        let mut dropped_since = None;
         let session = || view.ranks[whom as usize].status.session.load(Acquire);
         loop {
             // Read before the look at what they announce: if they have changed when we are about to sleep, we have
@@ -102,6 +110,13 @@ impl Waiter {
             if cfg!(not(loom)) && looked_for_processes.elapsed() >= 2 * SLEEP {
                 self.look_for_processes(view, whom, arrived)?;
                 looked_for_processes = Instant::now();
+            }
+            // Who has dropped its communicator is about to end, and then its exit says more; but it need not end.
+            if cfg!(not(loom)) && self.dropped(view, whom) {
+                let since = *dropped_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= DROPPED_GRACE {
+                    return Err(Stop::Left { rank: whom });
+                }
             }
             let mut nap = SLEEP;
             if let (Some(limit), Some(call_began)) = (self.limit, self.call_began.get()) {
@@ -142,20 +157,30 @@ impl Waiter {
         }
         let gone = whom != self.me && view.ranks[whom as usize].status.session.load(Acquire) >= left;
         if !gone {
-            return None;
+            let ended = whom != self.me && self.dropped(view, whom);
+            let exit = view.exit_of(whom).filter(|_| ended)?;
+            return self.failed_rank(view).or(Some(Stop::Exited { rank: whom, exit, joined: true }));
         }
         // It may have failed and left since we looked at the news.
         self.failed_rank(view).or(Some(Stop::Left { rank: whom }))
     }
 
-    /// A rank whose process ended before it left our generation.
+    /// Whether `rank` has dropped the communicator of our generation without leaving in order.
+    fn dropped(&self, view: View<'_>, rank: u32) -> bool {
+        let status = &view.ranks[rank as usize].status;
+        status.dropped.load(Acquire) == self.generation && status.session.load(Acquire) < 2 * self.generation
+    }
+
+    /// A rank whose process ended before it left our generation. One that dropped its communicator and ended with
+    /// status 0 has failed nobody but those who wait for it.
     fn dead_rank(&self, view: View<'_>) -> Option<Stop> {
         let ranks = view.exits.len() as u32;
         (0..ranks).filter(|rank| *rank != self.me).find_map(|rank| {
             let exit = view.exit_of(rank)?;
             let session = view.ranks[rank as usize].status.session.load(Acquire);
             let joined = session >= 2 * self.generation - 1;
-            (session < 2 * self.generation).then_some(Stop::Exited { rank, exit, joined })
+            let harmless = exit == RankExit::Code(0) && self.dropped(view, rank);
+            (session < 2 * self.generation && !harmless).then_some(Stop::Exited { rank, exit, joined })
         })
     }
 
@@ -172,7 +197,8 @@ impl Waiter {
         for rank in (0..ranks).filter(|rank| *rank != self.me) {
             let status = &view.ranks[rank as usize].status;
             let pid = status.pid.load(Relaxed);
-            if status.session.load(Acquire) != joined || crate::process::exists(status) {
+            let uninvolved = rank != whom && self.dropped(view, rank);
+            if status.session.load(Acquire) != joined || uninvolved || crate::process::exists(status) {
                 continue;
             }
             std::thread::sleep(Duration::from_millis(10)); // rankd may be about to say how it ended

@@ -25,7 +25,7 @@ pub(super) unsafe fn run<T: Element>(
     let size = size_of::<T>();
     let ranks = steps.size();
     if count == 0 {
-        steps.post();
+        steps.post()?;
         return steps.await_all();
     }
     for (chunk, piece) in (0..).zip(pieces(count, steps.chunk_bytes() / size)) {
@@ -37,7 +37,7 @@ pub(super) unsafe fn run<T: Element>(
             steps.put(whole, send.add(piece.start).cast());
             steps.maybe_damage(Stage::Chunk, chunk, steps.slot(Region::Chunk, 0), whole.bytes);
         }
-        steps.post();
+        steps.post()?;
         steps.await_all()?;
         // SAFETY: as above.
         unsafe {

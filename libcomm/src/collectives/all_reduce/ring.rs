@@ -30,7 +30,7 @@ pub(super) unsafe fn run<T: Element>(
     let ranks = steps.size() as usize;
     if count == 0 || ranks == 1 {
         steps.reclaim()?;
-        steps.post();
+        steps.post()?;
         steps.await_all()?;
     }
     let per_block = ranks * (steps.chunk_bytes() / size_of::<T>());
@@ -99,7 +99,7 @@ impl<T: Element> Block<'_, '_, T> {
             }
             self.damage(Stage::Chunk, &share);
         }
-        self.steps.post();
+        self.steps.post()?;
         self.steps.await_rank(self.left())
     }
 
@@ -123,7 +123,7 @@ impl<T: Element> Block<'_, '_, T> {
             self.steps.put(Piece::whole(share.len() * size_of::<T>()), result.cast());
             self.damage(Stage::Reduced, &share);
         }
-        self.steps.post();
+        self.steps.post()?;
         self.steps.await_rank(left)?;
         let share = self.share(me, hop);
         // SAFETY: as above.

@@ -39,7 +39,7 @@ pub(super) unsafe fn run<T: Element>(
                 reduce_share(steps, recv, piece_at(count, per_chunk, chunk), op, chunk as u64)?;
             }
         }
-        steps.post();
+        steps.post()?;
         steps.await_all()?;
         let Some(chunk) = step.checked_sub(1) else { continue };
         let piece = piece_at(count, per_chunk, chunk);
