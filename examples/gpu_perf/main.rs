@@ -232,7 +232,8 @@ fn tune(bench: &Bench<'_>, which: &str) -> anyhow::Result<()> {
     let try_all = |bytes: usize, tried: Vec<(String, Call<'_>)>| -> anyhow::Result<()> {
         let variants: Vec<Variant<'_>> =
             tried.into_iter().map(|(name, call)| Variant { name, call, send, recv }).collect();
-        for variant in &variants {
+        // Large ones take the host long; the first stands for all.
+        for variant in variants.iter().take(if bytes > 16 * MIB { 1 } else { usize::MAX }) {
             bench.check(variant, bytes / 4)?;
         }
         let times = bench.measure(&variants, bytes / 4, false)?;
@@ -276,23 +277,48 @@ fn tune(bench: &Bench<'_>, which: &str) -> anyhow::Result<()> {
             try_all(bytes, tried)?;
         }
     }
-    if matches!(which, "all" | "copy") {
-        for bytes in [16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB] {
+    if matches!(which, "all" | "push") {
+        for bytes in [2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 64 * MIB] {
             let mut tried: Vec<(String, Call<'_>)> = Vec::new();
-            for part in [112u32, 160, 200, 240] {
-                for least in [MIB as u64, 2 << 20, 4 << 20] {
-                    for streams in [1, 2] {
-                        let change = move |plan: &mut Plan| {
-                            (plan.part, plan.least_chunk, plan.streams) = (part, least, streams);
-                        };
-                        let name = format!("copy:{part}/{}M/{streams}", least >> 20);
-                        tried.push((name, ours(comm, Some(Path::Copy), change)));
+            for push in [4u32, 6, 8, 10] {
+                for piece in [2048u64, 4096, 8192, 16384, 32768] {
+                    for blocks in [64u32, 132] {
+                        if piece as usize * 132 <= bytes {
+                            let change = move |plan: &mut Plan| {
+                                (plan.blocks, plan.piece, plan.push_warps) = (blocks, piece, push);
+                            };
+                            tried.push((format!("{blocks}/{push}/{piece}"), ours(comm, Some(Path::Push), change)));
+                        }
                     }
                 }
             }
-            for blocks in [32u32, 64] {
-                let change = move |plan: &mut Plan| plan.blocks = blocks;
-                tried.push((format!("copy:{blocks} blocks"), ours(comm, Some(Path::Copy), change)));
+            try_all(bytes, tried)?;
+        }
+    }
+    if matches!(which, "all" | "copy") {
+        for bytes in [16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB] {
+            let mut tried: Vec<(String, Call<'_>)> = Vec::new();
+            for (part, least) in [(128u32, MIB as u64), (176, 2 << 20), (176, 4 << 20), (224, 4 << 20)] {
+                for share in [0u64, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20] {
+                    for streams in [1, 2] {
+                        if share as usize * 3 <= bytes {
+                            let change = move |plan: &mut Plan| {
+                                (plan.part, plan.least_chunk, plan.share) = (part, least, share);
+                                plan.streams = streams;
+                            };
+                            let name = format!("{part}/{}M/{}M/{streams}", least >> 20, share >> 20);
+                            tried.push((name, ours(comm, Some(Path::Copy), change)));
+                        }
+                    }
+                }
+            }
+            for piece in [2048u64, 4096, 16384] {
+                let change = move |plan: &mut Plan| plan.piece = piece;
+                tried.push((format!("piece {piece}"), ours(comm, Some(Path::Copy), change)));
+            }
+            for push in [2u32, 6] {
+                let change = move |plan: &mut Plan| plan.push_warps = push;
+                tried.push((format!("push {push}"), ours(comm, Some(Path::Copy), change)));
             }
             try_all(bytes, tried)?;
         }

@@ -9,7 +9,8 @@ type Raw = *mut c_void;
 
 /// A communicator of NCCL's over the same ranks.
 pub struct Nccl {
-    library: Library,
+    /// Never unloaded: its threads run on.
+    library: &'static Library,
     comm: Raw,
     pub version: c_int,
 }
@@ -31,6 +32,7 @@ impl Nccl {
         let mut all = [u8::from(library.is_ok())];
         comm.all_reduce_in_place(&mut all, comm::Op::Min)?;
         let (Ok(library), [1]) = (library, all) else { return Ok(None) };
+        let library = Box::leak(Box::new(library));
         let mut nccl = Nccl { library, comm: std::ptr::null_mut(), version: 0 };
         let mut id = UniqueId([0; 128]);
         // SAFETY: the documented signatures.

@@ -2,6 +2,7 @@
 #include "copy.cuh"
 #include "ll.cuh"
 #include "ll128.cuh"
+#include "push.cuh"
 #include "ring.cuh"
 
 #define JOIN_(a, b) a##b
@@ -10,5 +11,6 @@
 
 KERNEL(ll_) { ll_all_reduce<ELEMENT>(a); }
 KERNEL(ll128_) { wide_all_reduce<ELEMENT>(a); }
-KERNEL(copy_step_) { copy_step<ELEMENT>(a); }
+KERNEL(push_) { push_all_reduce<ELEMENT>(a); }
+extern "C" __global__ void __launch_bounds__(512, 1) JOIN(copy_, NAME)(const __grid_constant__ CopyArgs a) { copy_all_reduce<ELEMENT>(a); }
 KERNEL(ring_) { ring_all_reduce<ELEMENT>(a); }

@@ -3,6 +3,7 @@
 #include "types.cuh"
 
 constexpr u32 MAX_RANKS = 8;
+constexpr u32 MAX_BLOCKS = 256;
 
 // Why a kernel gave up. The numbers are those of `args.rs`.
 enum Trouble : u32 { NONE = 0, ABORTED = 1, LEFT = 2, FAILED = 3, MISMATCH = 4, TIMEOUT = 5, CORRUPT = 6 };
@@ -29,33 +30,53 @@ struct Args {
     u64 signature; // type, op and count of the call
     u64 ll_at, ll_bytes;     // LL lines: offset in an arena, bytes for one source and parity
     u64 wide_at, wide_bytes; // LL128 lines, the same
-    u64 bulk_at, bulk_bytes; // slots of the copy engine and of the ring: offset, bytes of one parity
+    u64 bulk_at, bulk_bytes; // slots of the ring: offset, bytes of one parity
+    u64 push_at, push_bytes; // where pushed pieces land: the same
+    u64 flags_at, flags;     // a flag for each: offset, how many of one parity
     u32 rank, size;
     u32 op;
     u32 generation;  // of the communicator in the segment
     u32 blocks_at;   // of the ranks' blocks in the segment
     u32 push_warps;  // warps of a block that only send; 0: each sends, then receives
-    u32 chunk;       // which chunk of the call this launch moves, or waits for
-    u32 last;        // whether this launch ends the call
-    u64 slot;        // copy engine: where the chunk lies in the slots; ring: bytes of a slot
+    u32 chunk;       // which chunk of the call this launch waits for
+    u32 unused;
+    u64 slot;        // ring: bytes of a slot; push: of a piece
     u64 tag;         // type and op in one byte
 };
-static_assert(sizeof(Args) == 216 && sizeof(Record) == 40, "args.rs has these sizes");
+
+// The copy engine's call: what of the message it moves, in chunks.
+constexpr u32 MAX_CHUNKS = 24;
+struct CopyArgs {
+    Args a;          // `count` of the whole call, `pushed` of which this kernel itself sends
+    u64 pushed;      // bytes from the start
+    u32 chunks;
+    u32 push_receivers; // warps of a block that take pushed pieces
+    u64 end[MAX_CHUNKS];  // where in the message a chunk ends
+    u64 slot[MAX_CHUNKS]; // where in the arena it lies
+};
+static_assert(sizeof(CopyArgs) == 248 + 16 + 16 * MAX_CHUNKS, "args.rs has this size");
+static_assert(sizeof(Args) == 248 && sizeof(Record) == 40, "args.rs has these sizes");
+
 
 // The first page of an arena: what its own GPU keeps there.
 struct Control {
-    u64 epoch;  // calls that are over
-    u32 done;   // blocks that have finished the launch
     u32 failed; // Trouble of the call that gave up, for ever
+    u32 unused;
+    u64 copies;       // the call whose copies have begun; the engine copies it to the peer behind each chunk
+    u64 owed;         // last chunk of the last such call: not before the peer has read it may the next begin
+    u32 readers[MAX_CHUNKS]; // warps that have read a chunk
+    u64 unused_too[241];
+    u64 epoch[MAX_BLOCKS]; // calls that are over, once for each block, so that no block waits for another
 };
+static_assert(sizeof(Control) == 4096, "one page");
 
 // The second page: what the peers write, by source rank and parity of the call.
 struct alignas(16) Called { u64 epoch, signature; };
-// From the third page: which chunk has arrived in a slot, and up to which one the peer has read.
+// From the third page: in which call a chunk has arrived, and in which one the peer has read it.
 constexpr u32 CALLED_AT = 4096;
 constexpr u32 ARRIVED_AT = 8192;
 constexpr u32 CREDIT_AT = 16384;
-constexpr u32 SLOTS = 64; // most slots of a source
+constexpr u32 SLOTS = 64; // words for each source
 // Ring channels: counts of pieces delivered and of pieces consumed, one line a block.
 constexpr u32 HEAD_AT = 32768;
 constexpr u32 TAIL_AT = 49152;

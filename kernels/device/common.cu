@@ -1,7 +1,8 @@
-// Kernels that do not depend on the element type: waiting for a free slot, and the proof that a path can be trusted.
+// Kernels that do not depend on the element type: what the copies wait for, and the proof that a path can be trusted.
 #include "copy.cuh"
 
-extern "C" __global__ void __launch_bounds__(32) copy_wait(const __grid_constant__ Args a) { await_credit(a); }
+extern "C" __global__ void __launch_bounds__(32) copy_begin(const __grid_constant__ Args a) { copies_begin(a); }
+extern "C" __global__ void __launch_bounds__(32) copy_wait(const __grid_constant__ Args a) { copies_wait(a); }
 
 __device__ __forceinline__ u64 pattern(u32 from, u32 to, u64 i) {
     u64 x = (i + 1) * 0x9e3779b97f4a7c15ull ^ u64(from) << 32 ^ to;
@@ -27,13 +28,13 @@ extern "C" __global__ void __launch_bounds__(512) prove(const __grid_constant__ 
     if (threadIdx.x == 0) {
         __threadfence_system();
         for (u32 peer = 0; peer < a.size; peer++)
-            if (peer != a.rank) store_release(arrived(a.arena[peer], a.rank, blockIdx.x), chunk_stamp(epoch, 0));
+            if (peer != a.rank) store_release(arrived(a.arena[peer], a.rank, blockIdx.x), epoch);
     }
     u64 wrong = 0;
     for (u32 peer = 0; peer < a.size; peer++)
         if (peer != a.rank) {
             // Block b of the peer wrote the same words as block b here reads.
-            if (!block_wait(a, arrived(a.arena[a.rank], peer, blockIdx.x), chunk_stamp(epoch, 0), peer, epoch, 0)) {
+            if (!block_wait(a, arrived(a.arena[a.rank], peer, blockIdx.x), epoch, peer, epoch, 0)) {
                 wrong = words;
                 break;
             }
@@ -43,5 +44,5 @@ extern "C" __global__ void __launch_bounds__(512) prove(const __grid_constant__ 
             }
         }
     if (wrong != 0) atomicAdd((u64*)a.recv, wrong);
-    finish(a, epoch);
+    leave(a, epoch);
 }

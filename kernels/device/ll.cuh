@@ -78,5 +78,5 @@ template <class T> __device__ __forceinline__ void ll_all_reduce(const Args& a) 
         }
         store_pack<T, 8>(a.recv, 8 * i, bytes, aligned, own);
     }
-    finish(a, epoch);
+    leave(a, epoch);
 }

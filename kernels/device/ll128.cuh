@@ -82,6 +82,20 @@ template <class T> __device__ void wide_all_reduce(const Args& a) {
             for (int k = 0; k < DEPTH; k++)
                 if (unit + k * stride < units) own[k] = wide_load<T>(a.send, unit + k * stride, bytes, aligned);
             Watch watch;
+            // A warp that has sent nothing waits long, and looks at flags only: whole lines would take the cache's
+            // bandwidth from those that come.
+            if (a.push_warps != 0) {
+                const u64 last = unit + 3 * stride < units ? unit + 3 * stride : unit;
+                for (;;) {
+                    bool missing = carries_flag() && *(volatile u64*)(here + last * WARP_LINES + 8) != flag;
+                    if (!__any_sync(~0u, missing)) break;
+                    if (__any_sync(~0u, watch.stop(a, peer, epoch))) {
+                        came = false;
+                        break;
+                    }
+                }
+                if (!came) break;
+            }
             for (;;) {
                 bool missing = false;
 #pragma unroll
@@ -107,5 +121,5 @@ template <class T> __device__ void wide_all_reduce(const Args& a) {
                 }
         }
     }
-    finish(a, epoch);
+    leave(a, epoch);
 }

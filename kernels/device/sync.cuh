@@ -1,7 +1,7 @@
 // How GPUs tell each other things: words with one writer and one reader, epochs, and waits that end.
 //
-// Epoch e is the number of the call, kept in device memory and advanced by the last block of the call's last
-// kernel, so that a captured graph can be replayed. Whoever ends call e has had data of every rank for it, and
+// Epoch e is the number of the call, kept in device memory and advanced by the call's last kernel, so that a captured
+// graph can be replayed. Each block has a word for it of its own, so that no block waits for another one. Whoever ends call e has had data of every rank for it, and
 // a rank sends data of e only after its call e-1 has ended. So what is written for call e goes to places of
 // parity e & 1, last used in call e-2, which everyone has left: no call needs a barrier at its end.
 #pragma once
@@ -36,10 +36,32 @@ __device__ __forceinline__ u64 nanoseconds() {
 
 __device__ __forceinline__ Control* control(const Args& a) { return (Control*)a.arena[a.rank]; }
 
+// LL flags hold the low 24 bits of the epoch; lines older than half of that are wiped, so that an old line is never
+// taken for a new one. Of two calls in a row each wipes, before it sends, the lines of the call before it: its peers
+// write those again only after they have had all data of this one.
+constexpr u64 WIPE_PERIOD = 1 << 23;
+
+__device__ __noinline__ void wipe(const Args& a, u64 epoch) {
+    Words4* lines = (Words4*)(a.arena[a.rank] + a.ll_at + (~epoch & 1) * a.size * a.ll_bytes);
+    u64 begin = u64(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (u64 i = begin; i < a.size * a.ll_bytes / 16; i += u64(gridDim.x) * blockDim.x) lines[i] = Words4{0, 0, 0, 0};
+    __threadfence_system();
+    __syncthreads();
+}
+
 // The call that this kernel is part of; 0 if an earlier one gave up, after which nothing is sent any more.
 __device__ __forceinline__ u64 enter(const Args& a) {
-    Words2 state = load_words(control(a));
-    return u32(state.y >> 32) != NONE ? 0 : state.x + 1;
+    u64 epoch = *(volatile u64*)&control(a)->epoch[blockIdx.x] + 1;
+    if (*(volatile u32*)&control(a)->failed != NONE) return 0;
+    if (epoch % WIPE_PERIOD < 2) wipe(a, epoch);
+    return epoch;
+}
+
+// Ends call `epoch` for this block and for those that it has not. Every block calls it last.
+__device__ __forceinline__ void leave(const Args& a, u64 epoch) {
+    __syncthreads(); // all of the block have read the word
+    for (u32 i = blockIdx.x + threadIdx.x * gridDim.x; i < MAX_BLOCKS; i += blockDim.x * gridDim.x)
+        *(volatile u64*)&control(a)->epoch[i] = epoch;
 }
 
 __device__ __forceinline__ Called* called(u8* arena, u32 source, u64 epoch) {
@@ -125,40 +147,4 @@ __device__ __forceinline__ bool block_wait(const Args& a, const u64* word, u64 v
             }
     }
     return __syncthreads_and(came);
-}
-
-// True in every thread of the block that is the last to come here in this launch.
-__device__ __forceinline__ bool last_block(const Args& a) {
-    if (gridDim.x == 1) {
-        __syncthreads();
-        return true;
-    }
-    __shared__ u32 is_last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        is_last = atomicAdd(&control(a)->done, 1) == gridDim.x - 1;
-        if (is_last) control(a)->done = 0;
-    }
-    __syncthreads();
-    return is_last;
-}
-
-// LL flags hold the low 24 bits of the epoch; lines older than half of that are wiped, so that an old line is never
-// taken for a new one. Of two calls in a row each wipes the lines of its own parity, which it has read and its
-// peers write again only after they have had data of the next call.
-constexpr u64 WIPE_PERIOD = 1 << 23;
-
-// Ends call `epoch`. Every block calls it last.
-__device__ __forceinline__ void finish(const Args& a, u64 epoch) {
-    if (!last_block(a)) return;
-    if (epoch % WIPE_PERIOD < 2) {
-        Words4* lines = (Words4*)(a.arena[a.rank] + a.ll_at + (epoch & 1) * a.size * a.ll_bytes);
-        for (u64 i = threadIdx.x; i < a.size * a.ll_bytes / 16; i += blockDim.x) lines[i] = Words4{0, 0, 0, 0};
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) {
-        __threadfence();
-        *(volatile u64*)&control(a)->epoch = epoch;
-    }
 }

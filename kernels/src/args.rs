@@ -2,8 +2,14 @@
 
 /// Most ranks that the kernels serve.
 pub const MAX_RANKS: usize = 8;
-/// Most slots of one source in an arena.
+/// Most chunks of a call of the copy engine.
+pub const MAX_CHUNKS: usize = 24;
+/// Words of one source in an arena.
 pub const SLOTS: u32 = 64;
+/// Where the number of the call whose copies have begun lies in an arena.
+pub const COPIES_AT: u64 = 8;
+/// Where the words lie that say which chunk has arrived.
+pub const ARRIVED_AT: u64 = 8192;
 /// Where an arena's words end and its lines begin.
 pub const LL_AT: u64 = 65536;
 /// Slots of each channel of the ring.
@@ -42,10 +48,18 @@ pub struct Args {
     pub wide_at: u64,
     /// LL128 lines: bytes of one parity.
     pub wide_bytes: u64,
-    /// Slots: offset.
+    /// Slots of the ring: offset.
     pub bulk_at: u64,
-    /// Slots: bytes of one parity.
+    /// Slots of the ring: bytes of one parity.
     pub bulk_bytes: u64,
+    /// Where pushed pieces land: offset.
+    pub push_at: u64,
+    /// Where pushed pieces land: bytes of one parity.
+    pub push_bytes: u64,
+    /// A flag for each piece: offset.
+    pub flags_at: u64,
+    /// How many flags one parity has.
+    pub flags: u64,
     /// This rank.
     pub rank: u32,
     /// How many there are.
@@ -58,14 +72,32 @@ pub struct Args {
     pub blocks_at: u32,
     /// Warps of a block that only send; 0: each sends, then receives.
     pub push_warps: u32,
-    /// Which chunk of the call this launch moves, or waits for.
+    /// Which chunk of the call this launch waits for.
     pub chunk: u32,
-    /// Whether this launch ends the call.
-    pub last: u32,
-    /// Copy engine: where the chunk lies in the slots. Ring: bytes of a slot.
+    /// Zero.
+    pub unused: u32,
+    /// Ring: bytes of a slot. Push: bytes of a piece.
     pub slot: u64,
     /// Type and op in one byte, never 0.
     pub tag: u64,
+}
+
+/// The copy engine's call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CopyArgs {
+    /// `count` of the whole call.
+    pub a: Args,
+    /// Bytes from the start that the kernel itself sends.
+    pub pushed: u64,
+    /// How many chunks the engine moves.
+    pub chunks: u32,
+    /// Warps of a block that take pushed pieces.
+    pub push_receivers: u32,
+    /// Where in the message each ends.
+    pub end: [u64; 24],
+    /// Where in the arena each lies.
+    pub slot: [Address; 24],
 }
 
 /// Why a kernel gave up.
@@ -101,7 +133,12 @@ pub const TROUBLE_TIMEOUT: u32 = 5;
 /// Data changed on its way.
 pub const TROUBLE_CORRUPT: u32 = 6;
 
-const _: () = assert!(MAX_RANKS == 8 && size_of::<Args>() == 216 && size_of::<Record>() == 40);
+const _: () = assert!(
+    size_of::<CopyArgs>() == 248 + 16 + 16 * MAX_CHUNKS
+        && MAX_RANKS == 8
+        && size_of::<Args>() == 248
+        && size_of::<Record>() == 40
+);
 
 #[cfg(test)]
 mod tests {
@@ -118,7 +155,7 @@ mod tests {
     #[test]
     fn both_languages_have_the_same_fields_in_the_same_order() {
         let (cuda, rust) = (include_str!("../device/args.cuh"), include_str!("args.rs"));
-        for name in ["Args", "Record"] {
+        for name in ["Args", "CopyArgs", "Record"] {
             let in_cuda = fields(cuda, &format!("struct {name} {{"), |line| {
                 let names =
                     line.trim_end_matches(';').rsplit_once(", ").map_or(vec![line], |_| line.split(", ").collect());

@@ -34,12 +34,12 @@ mod tests {
     fn every_image_is_ptx_8_0_and_has_its_kernels() {
         for Image { name, ptx } in IMAGES {
             assert!(ptx.contains(".version 8.0\n.target sm_70\n"), "{name}");
-            let kinds: &[&str] = if *name == "common" { &[] } else { &["ll", "ll128", "copy_step", "ring"] };
+            let kinds: &[&str] = if *name == "common" { &[] } else { &["ll", "ll128", "push", "copy", "ring"] };
             for kind in kinds {
                 assert!(ptx.contains(&format!(".entry {kind}_{name}(")), "{kind}_{name}");
             }
         }
-        assert!(image("common").unwrap().ptx.contains(".entry copy_wait("));
+        assert!(image("common").unwrap().ptx.contains(".entry copy_begin("));
         assert!(image("f128").is_none());
     }
 }

@@ -37,7 +37,7 @@ pub const RANKS_PER_GPU: &str = "PRUN_RANKS_PER_GPU";
 pub const RING: &str = "PRUN_RING";
 /// Forces the algorithm of an AllReduce: `one_shot`, `two_shot` or `ring`.
 pub const ALGO: &str = "PRUN_ALGO";
-/// Forces how data travels between GPUs: `ll`, `ll128`, `copy`, `ring` or `staged`. Where that cannot take a message,
+/// Forces how data travels between GPUs: `ll`, `ll128`, `push`, `copy`, `ring` or `staged`. Where that cannot take a message,
 /// the next that can does.
 pub const PROTO: &str = "PRUN_PROTO";
 /// Whether GPUs may write to each other's memory: `on`, or `off` to go through the host.

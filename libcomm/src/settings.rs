@@ -73,7 +73,7 @@ impl Settings {
         settings.usable_cpus = env::number(env::USABLE_CPUS)?.map(|cpus| cpus as usize);
         settings.verify = choice(env::VERIFY, "off, every or full", Verify::parse)?.unwrap_or_default();
         settings.algorithm = choice(env::ALGO, "one_shot, two_shot or ring", Algorithm::parse)?;
-        settings.path = choice(env::PROTO, "ll, ll128, copy, ring or staged", Path::parse)?;
+        settings.path = choice(env::PROTO, "ll, ll128, push, copy, ring or staged", Path::parse)?;
         settings.peer_to_peer = choice(env::P2P, "on or off", on_or_off)?.unwrap_or(true);
         settings.fault = env::text(env::FAULT).map(|text| Fault::parse(&text)).transpose()?;
         Ok((settings, launched))

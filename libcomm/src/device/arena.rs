@@ -25,16 +25,22 @@ pub(crate) struct Arena {
     pub(crate) bulk_at: u64,
     /// For one parity.
     pub(crate) bulk_bytes: u64,
-    /// Slots of the copy engine, of which it uses four.
+    /// Where pushed pieces land, for one parity, and their flags.
+    pub(crate) push_at: u64,
+    pub(crate) push_bytes: u64,
+    pub(crate) flags_at: u64,
+    /// For one parity.
+    pub(crate) flags: u64,
+    /// Slots of the copy engine.
     pub(crate) copy_at: u64,
     pub(crate) copy_slot_bytes: u64,
-    /// Where the last chunk of a call goes.
-    pub(crate) copy_tail_at: u64,
     pub(crate) bytes: u64,
 }
 
-/// Room for the last chunk of a call.
-pub(crate) const COPY_TAIL_BYTES: u64 = 8 * MIB;
+/// Slots of the copy engine.
+pub(crate) const COPY_SLOTS: u64 = 4;
+/// The shortest piece that is pushed with a flag of its own.
+pub(crate) const LEAST_PIECE: u64 = 2048;
 
 impl Arena {
     /// For `ranks` ranks, the smallest of whose devices has `memory_bytes`. At most about a hundredth of it.
@@ -46,9 +52,12 @@ impl Arena {
         let copy_slot_bytes = if ranks == 2 { (memory_bytes / 512 / MIB * MIB).clamp(4 * MIB, 64 * MIB) } else { 0 };
         let wide_at = LL_AT + 2 * u64::from(ranks) * ll_bytes;
         let bulk_at = (wide_at + 2 * wide_bytes).next_multiple_of(MIB);
-        let copy_at = bulk_at + 2 * bulk_bytes;
-        let copy_tail_at = copy_at + 4 * copy_slot_bytes;
-        let bytes = copy_tail_at + if ranks == 2 { COPY_TAIL_BYTES } else { 0 };
+        let push_bytes = if ranks == 2 { (memory_bytes / 1024 / MIB * MIB).clamp(8 * MIB, 64 * MIB) } else { 0 };
+        let flags = push_bytes / LEAST_PIECE;
+        let flags_at = bulk_at + 2 * bulk_bytes;
+        let push_at = (flags_at + 2 * 8 * flags).next_multiple_of(MIB);
+        let copy_at = push_at + 2 * push_bytes;
+        let bytes = copy_at + COPY_SLOTS * copy_slot_bytes;
         Arena {
             ll_at: LL_AT,
             ll_bytes,
@@ -56,9 +65,12 @@ impl Arena {
             wide_bytes,
             bulk_at,
             bulk_bytes,
+            push_at,
+            push_bytes,
+            flags_at,
+            flags,
             copy_at,
             copy_slot_bytes,
-            copy_tail_at,
             bytes,
         }
     }
@@ -86,13 +98,15 @@ mod tests {
                 assert_eq!(arena.ll_at, LL_AT);
                 assert!(arena.wide_at >= arena.ll_at + 2 * u64::from(ranks) * arena.ll_bytes);
                 assert!(arena.bulk_at >= arena.wide_at + 2 * arena.wide_bytes);
-                assert_eq!(arena.copy_at, arena.bulk_at + 2 * arena.bulk_bytes);
-                assert_eq!(arena.copy_tail_at, arena.copy_at + 4 * arena.copy_slot_bytes);
+                assert_eq!(arena.flags_at, arena.bulk_at + 2 * arena.bulk_bytes);
+                assert!(arena.push_at >= arena.flags_at + 16 * arena.flags);
+                assert_eq!(arena.copy_at, arena.push_at + 2 * arena.push_bytes);
+                assert_eq!(arena.bytes, arena.copy_at + COPY_SLOTS * arena.copy_slot_bytes);
                 for offset in [arena.ll_at, arena.ll_bytes, arena.wide_at, arena.wide_bytes, arena.bulk_at] {
                     assert_eq!(offset % 128, 0);
                 }
                 assert!(arena.ll_message() >= 256 << 10, "{ranks}");
-                assert!(arena.bytes <= memory_bytes / 16, "{memory_bytes}: {arena:?}");
+                assert!(arena.bytes <= memory_bytes / 10, "{memory_bytes}: {arena:?}");
             }
         }
     }

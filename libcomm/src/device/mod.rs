@@ -10,7 +10,7 @@ pub(crate) mod arena;
 pub(crate) mod plan;
 mod setup;
 
-use kernels::args::{self, Args, Record};
+use kernels::args::{self, Args, CopyArgs, Record};
 
 use crate::cuda::{
     Address, Context, CudaError, DeviceBuffer, Event, Function, HostBuffer, Module, PeerBuffer, PointerKind,
@@ -21,7 +21,7 @@ use crate::shm::View;
 use crate::shm::segment::Mapping;
 use crate::signature::Signature;
 use crate::types::{DataType, Op, Operation};
-use plan::{Chunk, Free, Machine, Path, Plan, chunks};
+use plan::{Chunk, Machine, Path, Plan, chunks};
 
 pub(crate) use setup::{Around, set_up};
 
@@ -44,8 +44,6 @@ pub(crate) struct Device {
     staging: Option<HostBuffer>,
     streams: Vec<(Stream, Event)>,
     fork: Event,
-    chunk_done: Vec<Event>,
-    first_step: Event,
     serial: Event,
     last_stream: Option<StreamRef>,
     /// Must go before the mapping of the segment does.
@@ -71,6 +69,7 @@ impl Peer {
 }
 
 struct Common {
+    copy_begin: Function,
     copy_wait: Function,
     prove: Function,
 }
@@ -79,7 +78,8 @@ struct Common {
 struct Kernels {
     ll: Function,
     ll128: Function,
-    copy_step: Function,
+    push: Function,
+    copy: Function,
     ring: Function,
 }
 
@@ -161,7 +161,6 @@ impl Device {
             signature: call.data_type as u64 | (call.op as u64) << 8 | call.count << 16,
             tag: (call.data_type as u64 - 1) * 5 + call.op as u64,
             push_warps: plan.push_warps,
-            last: 1,
             ..self.template
         };
         let kernels = self.kernels(call.data_type)?;
@@ -169,13 +168,23 @@ impl Device {
         let function = match plan.path {
             Path::Ll => kernels.ll,
             Path::Ll128 => kernels.ll128,
+            Path::Push => {
+                args.slot = plan.piece;
+                kernels.push
+            }
             Path::Ring => {
                 args.slot = (args.bulk_bytes / (u64::from(blocks) * args::RING_SLOTS) / 4096 * 4096).min(1 << 18);
                 kernels.ring
             }
             Path::Copy => {
-                let chunks = chunks(call.count * element, &self.machine.arena, plan.part, plan.least_chunk);
-                return self.copy(call, plan, args, &chunks, kernels);
+                let longest = plan::longest_copy(&self.machine.arena) / element;
+                for at in (0..call.count).step_by(longest as usize) {
+                    let count = longest.min(call.count - at);
+                    let (send, recv) = (call.send + at * element, call.recv + at * element);
+                    let call = DeviceCall { send, recv, count, ..*call };
+                    self.copy(&call, plan, Args { send, recv, count, ..args }, kernels)?;
+                }
+                return Ok(());
             }
             Path::Staged => unreachable!("the communicator does it"),
         };
@@ -184,73 +193,75 @@ impl Device {
         unsafe { function.launch(blocks, threads, stream, &args) }
     }
 
-    /// The copy engine's call: copies in streams of their own, and behind each, in the caller's stream, the kernel
-    /// that announces it, awaits the peer's and reduces that.
-    fn copy(
-        &mut self,
-        call: &DeviceCall,
-        plan: &Plan,
-        args: Args,
-        chunks: &[Chunk],
-        kernels: Kernels,
-    ) -> Result<(), CudaError> {
-        let common = self.common.as_ref().ok_or(CudaError::NoFunction("copy_wait"))?;
-        let element = call.data_type.bytes() as u64;
-        while self.chunk_done.len() < chunks.len() {
-            self.chunk_done.push(Event::new(self.context)?);
+    /// The copy engine's call: copies in streams of their own, and one kernel in the caller's.
+    fn copy(&self, call: &DeviceCall, plan: &Plan, args: Args, kernels: Kernels) -> Result<(), CudaError> {
+        let common = self.common.as_ref().ok_or(CudaError::NoFunction("copy_begin"))?;
+        let bytes = call.count * call.data_type.bytes() as u64;
+        let pushed = plan.share.min(self.machine.arena.push_bytes).min(bytes) / 4096 * 4096;
+        let chunks = chunks(pushed, bytes, &self.machine.arena, plan.part, plan.least_chunk);
+        let push_warps = if pushed == 0 { 0 } else { plan.push_warps };
+        let mut copy = CopyArgs {
+            a: Args { slot: plan.piece, push_warps, ..args },
+            pushed,
+            chunks: chunks.len() as u32,
+            push_receivers: push_warps,
+            end: [0; 24],
+            slot: [0; 24],
+        };
+        for (number, chunk) in chunks.iter().enumerate() {
+            (copy.end[number], copy.slot[number]) = (chunk.at + chunk.bytes, chunk.slot);
         }
         self.fork.record(call.stream)?;
-        let used = (plan.streams as usize).clamp(1, self.streams.len()).min(chunks.len());
-        for (stream, _) in &self.streams[..used] {
-            stream.get().wait(&self.fork)?;
-        }
-        let copy = |number: usize| {
-            let stream = self.streams[number % used].0.get();
-            self.copy_chunk(common, &args, &chunks[number], stream)?;
-            self.chunk_done[number].record(stream)
-        };
-        let mut copied = 0;
-        while copied < chunks.len().min(4) && chunks[copied].free == Free::Now {
-            copy(copied)?;
-            copied += 1;
-        }
-        for (number, chunk) in chunks.iter().enumerate() {
-            call.stream.wait(&self.chunk_done[number])?;
-            let step = Args {
-                send: call.send + chunk.at,
-                recv: call.recv + chunk.at,
-                count: chunk.bytes / element,
-                slot: chunk.slot,
-                chunk: number as u32,
-                last: u32::from(number + 1 == chunks.len()),
-                ..args
-            };
-            // SAFETY: as in `all_reduce`.
-            unsafe { kernels.copy_step.launch(plan.blocks, plan.threads, call.stream, &step)? };
-            if number == 0 {
-                self.first_step.record(call.stream)?;
+        let used = (plan.streams as usize).clamp(1, self.streams.len());
+        let (first, begun) = &self.streams[0];
+        first.get().wait(&self.fork)?;
+        // SAFETY: as in `all_reduce`.
+        unsafe { common.copy_begin.launch(1, 32, first.get(), &args)? };
+        if used > 1 {
+            begun.record(first.get())?;
+            for (stream, _) in &self.streams[1..used] {
+                stream.get().wait(begun)?;
             }
-            while copied < chunks.len().min(number + 5) {
-                copy(copied)?;
-                copied += 1;
-            }
+        }
+        let stream = |number: usize| self.streams[number % used].0.get();
+        // Those that wait for the peer's kernel come after ours, lest they stand in its way in a queue.
+        let at_once = chunks.iter().take_while(|chunk| chunk.after.is_none()).count();
+        for (number, chunk) in chunks[..at_once].iter().enumerate() {
+            self.copy_chunk(common, &args, chunk, number, stream(number))?;
+        }
+        // SAFETY: as in `all_reduce`.
+        unsafe { kernels.copy.launch(plan.blocks, plan.threads, call.stream, &copy)? };
+        for (number, chunk) in chunks.iter().enumerate().skip(at_once) {
+            self.copy_chunk(common, &args, chunk, number, stream(number))?;
+        }
+        for (stream, done) in &self.streams[..used] {
+            done.record(stream.get())?;
+            call.stream.wait(done)?;
         }
         Ok(())
     }
 
-    fn copy_chunk(&self, common: &Common, args: &Args, chunk: &Chunk, stream: StreamRef) -> Result<(), CudaError> {
-        match chunk.free {
-            Free::Now => {}
+    /// One chunk, and behind it the number of the call.
+    fn copy_chunk(
+        &self,
+        common: &Common,
+        args: &Args,
+        chunk: &Chunk,
+        number: usize,
+        stream: StreamRef,
+    ) -> Result<(), CudaError> {
+        if let Some(read) = chunk.after {
             // SAFETY: as in `all_reduce`.
-            Free::AfterRead(read) => unsafe {
-                common.copy_wait.launch(1, 32, stream, &Args { chunk: read, ..*args })?;
-            },
-            Free::AfterFirstStep => stream.wait(&self.first_step)?,
+            unsafe { common.copy_wait.launch(1, 32, stream, &Args { chunk: read, ..*args })? };
         }
-        let to = args.arena[(args.rank ^ 1) as usize] + chunk.slot;
-        let from = args.send + chunk.at;
-        // SAFETY: the caller's buffer, and a place of the peer's that is free by now.
-        unsafe { self.context.driver().copy_device_async(to, from, chunk.bytes as usize, stream.raw()) }
+        let (driver, stream) = (self.context.driver(), stream.raw());
+        let (own, peer) = (args.arena[args.rank as usize], args.arena[(args.rank ^ 1) as usize]);
+        let arrived = peer + args::ARRIVED_AT + 8 * (u64::from(args.rank * args::SLOTS) + number as u64);
+        // SAFETY: the caller's buffer, a slot of the peer's that is free by now, and words of both arenas.
+        unsafe {
+            driver.copy_device_async(peer + chunk.slot, args.send + chunk.at, chunk.bytes as usize, stream)?;
+            driver.copy_device_async(arrived, own + args::COPIES_AT, 8, stream)
+        }
     }
 
     /// Calls in another stream begin after those of the last one.
@@ -279,7 +290,8 @@ impl Device {
         let kernels = Kernels {
             ll: function("ll")?,
             ll128: function("ll128")?,
-            copy_step: function("copy_step")?,
+            push: function("push")?,
+            copy: function("copy")?,
             ring: function("ring")?,
         };
         self.kernels[place] = Some(kernels);

@@ -2,7 +2,7 @@
 //!
 //! The figures are measured: `configs/protocol-choice.toml` has the card, the date and the command.
 
-use super::arena::{Arena, COPY_TAIL_BYTES};
+use super::arena::{Arena, COPY_SLOTS};
 
 /// How the data travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,6 +11,8 @@ pub enum Path {
     Ll,
     /// Lines with a flag for every 120 bytes, one hop; two ranks on NVLink.
     Ll128,
+    /// Plain stores into the peer's memory, with a flag for each piece; two ranks.
+    Push,
     /// The copy engine into the peer's slots, reduced behind it; two ranks.
     Copy,
     /// Pieces around a ring.
@@ -25,6 +27,7 @@ impl Path {
         Some(match name {
             "ll" => Path::Ll,
             "ll128" => Path::Ll128,
+            "push" => Path::Push,
             "copy" => Path::Copy,
             "ring" => Path::Ring,
             "staged" => Path::Staged,
@@ -42,8 +45,12 @@ pub struct Plan {
     pub blocks: u32,
     /// Threads of a block.
     pub threads: u32,
-    /// LL128: warps of a block that only send.
+    /// LL128 and push: warps of a block that only send.
     pub push_warps: u32,
+    /// Push: bytes with one flag.
+    pub piece: u64,
+    /// Copy engine: bytes that the kernel pushes meanwhile.
+    pub share: u64,
     /// Copy engine: a chunk is this fraction of what is left, in 1/256.
     pub part: u32,
     /// Copy engine: no chunk is shorter, except the last.
@@ -62,8 +69,6 @@ pub(crate) struct Machine {
     pub(crate) whole_lines: bool,
 }
 
-/// The copy engine's calls need two chunks.
-const LEAST_COPY: u64 = 64 * KIB;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
@@ -73,16 +78,18 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
     let fits = |path: Path| match path {
         Path::Ll => bytes <= machine.arena.ll_message(),
         Path::Ll128 => pair && machine.whole_lines && bytes <= machine.arena.wide_message(),
-        Path::Copy => pair && bytes > LEAST_COPY,
+        Path::Push => pair && bytes <= machine.arena.push_bytes,
+        Path::Copy => pair,
         Path::Ring | Path::Staged => true,
     };
     let wanted = match forced {
         Some(path) => path,
         None if bytes <= if pair { 256 * KIB } else { 128 * KIB } => Path::Ll,
-        None if bytes <= 24 * MIB => Path::Ll128,
+        None if bytes <= 2 * MIB => Path::Ll128,
+        None if bytes <= 64 * MIB => Path::Push,
         None => Path::Copy,
     };
-    let path = [wanted, Path::Ll, Path::Ll128, Path::Copy].into_iter().find(|path| fits(*path)).unwrap_or(Path::Ring);
+    let path = [wanted, Path::Push, Path::Copy].into_iter().find(|path| fits(*path)).unwrap_or(Path::Ring);
     shape(machine, bytes, path)
 }
 
@@ -90,7 +97,17 @@ fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
     let all = machine.multiprocessors;
     // Virtual ranks share one GPU and must all be resident.
     let most = if machine.ranks == 2 { all } else { all / machine.ranks };
-    let base = Plan { path, blocks: 1, threads: 512, push_warps: 0, part: 160, least_chunk: 2 * MIB, streams: 2 };
+    let base = Plan {
+        path,
+        blocks: 1,
+        threads: 512,
+        push_warps: 0,
+        piece: 8192,
+        share: 0,
+        part: 160,
+        least_chunk: 2 * MIB,
+        streams: 2,
+    };
     let blocks = |work: u64| (work as u32).clamp(1, most.max(1));
     match path {
         Path::Ll => {
@@ -103,8 +120,8 @@ fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
             let push_warps = if bytes > 2 * MIB { 8 } else { 0 };
             Plan { push_warps, blocks: blocks(units.div_ceil(16)), ..base }
         }
-        // Room is left on the multiprocessors for the kernels that wait for slots.
-        Path::Copy => Plan { blocks: all.saturating_sub(4).max(1), ..base },
+        Path::Push => Plan { blocks: all, push_warps: 8, ..base },
+        Path::Copy => Plan { blocks: all, push_warps: 4, share: (bytes / 6).min(8 * MIB), ..base },
         Path::Ring => Plan { blocks: blocks(bytes.div_ceil(64 * KIB)).min(most / 2).max(1), ..base },
         Path::Staged => base,
     }
@@ -118,47 +135,32 @@ pub(crate) struct Chunk {
     pub(crate) bytes: u64,
     /// Where it lies in the arena.
     pub(crate) slot: u64,
-    /// When that place is free.
-    pub(crate) free: Free,
+    /// The chunk of the same call whose place it takes.
+    pub(crate) after: Option<u32>,
 }
 
-/// When the place of a chunk is free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Free {
-    /// From the start. Whoever has ended the call before knows that the peer has read all of its chunks except the
-    /// last one, whose place this is not.
-    Now,
-    /// Once the peer has read this chunk of the same call.
-    AfterRead(u32),
-    /// Once the peer is known to be in this call, so has left the one before: after the first step.
-    AfterFirstStep,
+/// The longest message of one call of the copy engine; a longer one is several calls.
+pub(crate) fn longest_copy(arena: &Arena) -> u64 {
+    (16 * arena.copy_slot_bytes).min(1 << 30)
 }
 
-/// Cuts a message into chunks that get shorter towards the end, so that little is left to reduce once the last one
-/// has arrived. At least two; the last one has a place of its own.
-///
-/// While there is more than fits, chunks are as long as a slot and go round; the rest follows in shrinking parts.
-pub(crate) fn chunks(bytes: u64, arena: &Arena, part: u32, least: u64) -> Vec<Chunk> {
+/// Cuts bytes `pushed..bytes` of a message into chunks, as long as a slot while there is more than that, then
+/// shorter towards the end, so that little is left to reduce once the last one has arrived.
+pub(crate) fn chunks(pushed: u64, bytes: u64, arena: &Arena, part: u32, least: u64) -> Vec<Chunk> {
     let mut chunks: Vec<Chunk> = Vec::new();
-    let mut at = 0;
+    let mut at = pushed;
     while at < bytes {
-        let left = bytes - at;
-        let number = chunks.len() as u32;
-        let tail = least.clamp(4096, COPY_TAIL_BYTES);
-        if number > 0 && left <= tail {
-            chunks.push(Chunk { at, bytes: left, slot: arena.copy_tail_at, free: Free::AfterFirstStep });
-            break;
-        }
-        let wanted = (left * u64::from(part.clamp(1, 255)) / 256).max(least).min(arena.copy_slot_bytes);
-        // Something stays for the tail.
-        let length = (wanted / 4096 * 4096).max(4096).min((left - 1) / 4096 * 4096);
-        let free = number.checked_sub(4).map_or(Free::Now, Free::AfterRead);
-        chunks.push(Chunk {
-            at,
-            bytes: length,
-            slot: arena.copy_at + u64::from(number % 4) * arena.copy_slot_bytes,
-            free,
-        });
+        let (left, number) = (bytes - at, chunks.len() as u32);
+        let wanted = match left > arena.copy_slot_bytes + least {
+            true => arena.copy_slot_bytes,
+            false => (left * u64::from(part.clamp(64, 255)) / 256).max(least).min(arena.copy_slot_bytes),
+        };
+        // A short rest goes along.
+        let last = number as usize + 1 == kernels::args::MAX_CHUNKS;
+        let whole = left <= arena.copy_slot_bytes && (left < wanted + least || last);
+        let length = if whole { left } else { (wanted / 4096 * 4096).clamp(4096, left) };
+        let slot = arena.copy_at + u64::from(number) % COPY_SLOTS * arena.copy_slot_bytes;
+        chunks.push(Chunk { at, bytes: length, slot, after: number.checked_sub(COPY_SLOTS as u32) });
         at += length;
     }
     chunks
@@ -177,13 +179,14 @@ mod tests {
     fn size_decides_unless_a_path_is_forced_that_can_take_it() {
         let path = |bytes, forced| plan(&machine(2), bytes, forced).path;
         assert_eq!(path(1024, None), Path::Ll);
-        assert_eq!(path(4 * MIB, None), Path::Ll128);
+        assert_eq!(path(MIB, None), Path::Ll128);
+        assert_eq!(path(16 * MIB, None), Path::Push);
         assert_eq!(path(1 << 30, None), Path::Copy);
         assert_eq!(path(1024, Some(Path::Ring)), Path::Ring);
         assert_eq!(path(1 << 30, Some(Path::Ll)), Path::Copy);
         assert_eq!(plan(&machine(4), 1 << 30, Some(Path::Copy)).path, Path::Ring);
         let over_pcie = Machine { whole_lines: false, ..machine(2) };
-        assert_eq!(plan(&over_pcie, 4 * MIB, None).path, Path::Copy);
+        assert_eq!(plan(&over_pcie, MIB, None).path, Path::Push);
     }
 
     #[test]
@@ -201,25 +204,27 @@ mod tests {
     proptest! {
         #[test]
         fn chunks_cover_the_message_once_and_never_share_a_place_without_waiting(
-            bytes in (64 * KIB + 1)..(3 << 30), part in 1u32..300, least in prop::sample::select(vec![64 * KIB, MIB, 8 * MIB]),
+            bytes in 1u64..=(1 << 30), pushed in 0u64..(1 << 26), part in 1u32..300, least in prop::sample::select(vec![64 * KIB, MIB, 8 * MIB]),
         ) {
-            let arena = Arena::new(2, 141 << 30);
-            let chunks = chunks(bytes, &arena, part, least);
-            prop_assert!(chunks.len() >= 2);
-            let mut next = 0;
-            for (number, chunk) in chunks.iter().enumerate() {
-                prop_assert_eq!(chunk.at, next);
-                prop_assert!(chunk.bytes > 0 && chunk.slot >= arena.copy_at && chunk.slot + chunk.bytes <= arena.bytes);
-                prop_assert_eq!(chunk.free == Free::AfterFirstStep, number + 1 == chunks.len());
-                prop_assert!(chunk.at % 4096 == 0);
-                next += chunk.bytes;
-                for (earlier, other) in chunks[..number].iter().enumerate() {
-                    let apart = other.slot + other.bytes <= chunk.slot || chunk.slot + chunk.bytes <= other.slot;
-                    let waits = matches!(chunk.free, Free::AfterRead(read) if read as usize >= earlier);
-                    prop_assert!(apart || waits);
+            for memory_bytes in [8u64 << 30, 141 << 30] {
+                let arena = Arena::new(2, memory_bytes);
+                let bytes = bytes.min(longest_copy(&arena));
+                let pushed = pushed.min(bytes) / 4096 * 4096;
+                let chunks = chunks(pushed, bytes, &arena, part, least);
+                prop_assert!(chunks.len() <= kernels::args::MAX_CHUNKS, "{}", chunks.len());
+                let mut next = pushed;
+                for (number, chunk) in chunks.iter().enumerate() {
+                    prop_assert_eq!(chunk.at, next);
+                    prop_assert!(chunk.bytes > 0 && chunk.bytes <= arena.copy_slot_bytes && chunk.at % 4096 == 0);
+                    prop_assert!(chunk.slot >= arena.copy_at && chunk.slot + chunk.bytes <= arena.bytes);
+                    next += chunk.bytes;
+                    for (earlier, other) in chunks[..number].iter().enumerate() {
+                        let apart = other.slot + other.bytes <= chunk.slot || chunk.slot + chunk.bytes <= other.slot;
+                        prop_assert!(apart || chunk.after.is_some_and(|after| after as usize >= earlier));
+                    }
                 }
+                prop_assert_eq!(next, bytes);
             }
-            prop_assert_eq!(next, bytes);
         }
     }
 }

@@ -135,7 +135,7 @@ pub(crate) fn set_up(
 
     let bytes = if around.size > 1 && around.peer_to_peer { layout.bytes } else { 4096 };
     let arena = DeviceBuffer::new(context, bytes as usize)?;
-    arena.fill(0, bytes.min(layout.bulk_at) as usize, 0)?;
+    arena.fill(0, bytes.min(layout.push_at) as usize, 0)?;
     let record = HostBuffer::new(context, 4096)?;
     let segment = register_segment(context, around.mapping);
     let handle = Handle::of(&arena);
@@ -189,6 +189,10 @@ pub(crate) fn set_up(
         wide_bytes: layout.wide_bytes,
         bulk_at: layout.bulk_at,
         bulk_bytes: layout.bulk_bytes,
+        push_at: layout.push_at,
+        push_bytes: layout.push_bytes,
+        flags_at: layout.flags_at,
+        flags: layout.flags,
         rank: around.rank,
         size: around.size,
         generation: around.generation,
@@ -219,8 +223,6 @@ pub(crate) fn set_up(
         staging: None,
         streams,
         fork: Event::new(context)?,
-        chunk_done: Vec::new(),
-        first_step: Event::new(context)?,
         serial: Event::new(context)?,
         last_stream: None,
         _segment: segment.ok(),
@@ -261,6 +263,7 @@ impl Device {
         let text = |error: CudaError| error.to_string();
         let module = load(self.context, "common").map_err(text)?;
         let common = Common {
+            copy_begin: module.function("copy_begin").map_err(text)?,
             copy_wait: module.function("copy_wait").map_err(text)?,
             prove: module.function("prove").map_err(text)?,
         };
