@@ -1,10 +1,12 @@
 //! From arguments to what prun shall do: [`read`].
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
+use crate::batch::script::{self, ScriptArgs};
 use crate::cli::{Args, FileArgs, PartArgs};
 use crate::experiment::args::SweepArgs;
 use crate::job::file::KEYS;
@@ -22,12 +24,14 @@ pub enum Command {
     Print(String),
     /// Run, or report on, an experiment.
     Sweep(Box<SweepArgs>),
+    /// Write this batch script to the file, or print it.
+    Script(Vec<u8>, Option<PathBuf>),
     /// Become this compiler command (`prun cc`).
     Compile(Vec<OsString>),
 }
 
 /// Words that are kept for what prun will do later, so that no script comes to rely on programs of that name.
-const KEPT_WORDS: [&str; 6] = ["topo", "plan", "doctor", "script", "bench", "status"];
+const KEPT_WORDS: [&str; 5] = ["topo", "plan", "doctor", "bench", "status"];
 
 /// What `arguments` ask for, the first of which is prun's own name. `inherited` is prun's environment.
 pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Result<Command, Refused> {
@@ -36,6 +40,7 @@ pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
     match first {
         "run" => run_file(rest().collect(), inherited),
         "sweep" => sweep(rest().collect()),
+        "script" => script(rest().collect(), inherited),
         "cc" => compiler::command(compiler::Language::C, rest().collect()).map(compiled),
         "c++" => compiler::command(compiler::Language::Cxx, rest().collect()).map(compiled),
         "signals" => only_word(&arguments).map(|()| Command::Print(signals::text())),
@@ -106,6 +111,20 @@ fn sweep(arguments: Vec<OsString>) -> Result<Command, Refused> {
     let named = std::iter::once(OsString::from("prun sweep")).chain(arguments).collect::<Vec<_>>();
     match parsed::<SweepArgs>(&named) {
         Ok(args) => Ok(Command::Sweep(Box::new(args))),
+        Err(error) => printed_or_refused(error),
+    }
+}
+
+fn script(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Result<Command, Refused> {
+    let named = std::iter::once(OsString::from("prun script")).chain(arguments).collect::<Vec<_>>();
+    match parsed::<ScriptArgs>(&named) {
+        Ok(args) => {
+            let directory = std::env::current_dir().map_err(|cause| Refused::new("the working directory is gone").because(cause))?;
+            let script = script::script(&args, directory.as_os_str(), inherited)?;
+            Ok(Command::Script(script, args.to))
+        }
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Err(Refused::new("which batch system is the script for?")
+            .try_instead("--slurm, --pbs, --torque or --lsf")),
         Err(error) => printed_or_refused(error),
     }
 }

@@ -1,7 +1,10 @@
 //! prun: from arguments to exit code.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use launcher::command::{self, Command};
@@ -20,6 +23,8 @@ fn main() -> ExitCode {
             Done::Text(text) => print(&text),
         }),
         Ok(Command::Sweep(args)) => experiment::enter::run(&args, &inherited),
+        Ok(Command::Script(script, None)) => Ok(print(&script)),
+        Ok(Command::Script(script, Some(path))) => write_script(&script, &path),
         Ok(Command::Print(text)) => Ok(print(&text)),
         Ok(Command::Compile(argv)) => Err(become_compiler(&argv)),
         Err(refused) => Err(refused),
@@ -31,9 +36,14 @@ fn main() -> ExitCode {
 }
 
 /// Text that was asked for; a reader who has seen enough (`| head`) is no error worth words.
-fn print(text: &str) -> u8 {
-    let written = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
+fn print(text: impl AsRef<[u8]>) -> u8 {
+    let written = std::io::stdout().write_all(text.as_ref()).and_then(|()| std::io::stdout().flush());
     if written.is_ok() { exit::SUCCESS } else { exit::CLOSED_STDOUT }
+}
+
+fn write_script(script: &[u8], path: &Path) -> Result<u8, Refused> {
+    let written = std::fs::write(path, script).and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o755)));
+    written.map(|()| exit::SUCCESS).map_err(|cause| Refused::new(format!("cannot write {}", path.display())).because(cause))
 }
 
 /// Returns only if the compiler cannot be started.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::batch::fit;
 use crate::job::Job;
 use crate::placement::{self, Node, StartContext, explain};
 use crate::refused::Refused;
@@ -36,6 +37,11 @@ pub enum Done {
 /// # Errors
 /// [`Refused`] if it cannot be started on this machine.
 pub fn run(job: &Job, inherited: Vec<(OsString, OsString)>) -> Result<Done, Refused> {
+    let (job, shortened) = fit::fitted(job, &inherited);
+    let job = &job;
+    if let Some(note) = shortened.filter(|_| job.verbosity >= 0) {
+        eprintln!("prun: {note}");
+    }
     let node = Node::read_for(job, Path::new("/"));
     let mut context = start_context(inherited)?;
     if job.dry_run {

@@ -4,10 +4,12 @@
 //! One file for each system. What they say in different words becomes one [`Grant`]: the nodes in order, tasks and
 //! CPUs on each, and which of them is this one.
 
+pub mod fit;
 pub mod hosts;
 pub mod lsf;
 pub mod pbs;
 pub mod quote;
+pub mod script;
 pub mod slurm;
 
 use std::ffi::OsString;
