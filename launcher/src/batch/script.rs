@@ -414,6 +414,11 @@ exec \"${PRUN:-prun}\" -n 2 -x 'A=b c' -- './my prog' '*'
         assert!(ScriptArgs::try_parse_from(["prun script", "-n1", "./a"]).is_err());
     }
 
+    fn replaced(text: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
+        let at = text.windows(old.len()).position(|window| window == old).unwrap();
+        [&text[..at], new, &text[at + old.len()..]].concat()
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
@@ -428,10 +433,10 @@ exec \"${PRUN:-prun}\" -n 2 -x 'A=b c' -- './my prog' '*'
             let script = script(&args, OsStr::new("/"), &[]).unwrap();
             let directives = script.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"#BSUB")).count();
             prop_assert_eq!(directives, 4);
-            // A function stands for prun, since `exec` would need a file.
-            let text = [b"exec() { shift; printf '%s\\0' \"$@\"; }\n", script.as_slice()].concat();
-            let output = Command::new("sh").arg("-c").arg(OsString::from_vec(text)).env("LC_ALL", "C").output().unwrap();
-            let got: Vec<Vec<u8>> = output.stdout.split(|&byte| byte == 0).skip(3).take(words.len()).map(<[u8]>::to_vec).collect();
+            // printf stands for prun.
+            let script: Vec<u8> = replaced(&script, b"\"${PRUN:-prun}\" -n1 -- prog", b"/usr/bin/printf '%s\\0' prog");
+            let output = Command::new("sh").arg("-c").arg(OsString::from_vec(script)).env("LC_ALL", "C").output().unwrap();
+            let got: Vec<Vec<u8>> = output.stdout.split(|&byte| byte == 0).skip(1).take(words.len()).map(<[u8]>::to_vec).collect();
             let expected: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
             prop_assert_eq!(got, expected);
         }

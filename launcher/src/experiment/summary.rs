@@ -9,6 +9,7 @@ use super::journal::{FigureNote, Results, State, Trial};
 use super::marks::{Mark, marks};
 use super::matrix::Variant;
 use super::number;
+use super::show;
 use super::stats::compare::{Comparison, compare};
 use super::stats::describe::Description;
 use super::stats::warnings::{Kind, Warning, warnings};
@@ -166,6 +167,7 @@ fn row(results: &Results, marks: &[Vec<Mark>], variant: usize, metric: &str, wan
         trials.iter().filter_map(|trial| trial.figure(name, take)).collect()
     };
     let values = values_of(metric);
+    let unit = results.header.note(metric).unit;
     let median = |values: &[f64]| Description::of(values).map(|description| description.median);
     let others = figure_names(results).into_iter().filter(|name| name != metric);
     let cpu: Vec<f64> = trials.iter().filter(|trial| trial.state == State::Done).map(|trial| trial.cpu_s()).collect();
@@ -178,7 +180,7 @@ fn row(results: &Results, marks: &[Vec<Mark>], variant: usize, metric: &str, wan
         marked: all.filter(|&index| !marks[index].is_empty()).count(),
         max_rss_kib: trials.iter().filter_map(|trial| trial.max_rss_kib()).max(),
         cpu_s: median(&cpu),
-        warnings: if values.is_empty() { Vec::new() } else { warnings(&values) },
+        warnings: if values.is_empty() { Vec::new() } else { warnings(&values, &|value| show::figure(value, unit.as_deref())) },
         values,
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::experiment::journal::{Results, State, Trial};
+use crate::experiment::matrix::Variant;
 use crate::experiment::stats::compare::{Comparison, LEVEL};
 use crate::experiment::summary::{Against, Summary, marks_of};
 
@@ -76,7 +77,7 @@ fn table(summary: &Summary) -> String {
     let unit = summary.unit.as_deref();
     let best = best(summary);
     for (index, row) in summary.rows.iter().enumerate() {
-        html.push_str(if best == Some(index) { "<tr class=\"best\">" } else { "<tr>" });
+        html.push_str(if best.contains(&index) { "<tr class=\"best\">" } else { "<tr>" });
         for (_, value) in &row.variant.0 {
             let _ = write!(html, "<td>{}</td>", escaped(value));
         }
@@ -105,12 +106,21 @@ fn table(summary: &Summary) -> String {
     html
 }
 
-/// The row with the best median, where there is one to choose.
-fn best(summary: &Summary) -> Option<usize> {
-    let medians = summary.rows.iter().enumerate().filter_map(|(index, row)| Some((index, row.description.as_ref()?.median)));
+/// The row with the best median among those that differ in the compared parameter only.
+fn best(summary: &Summary) -> Vec<usize> {
+    let Some(parameter) = &summary.compared else { return Vec::new() };
     let sign = if summary.better == crate::experiment::figures::Better::Lower { 1.0 } else { -1.0 };
-    let best = medians.min_by(|(_, a), (_, b)| (sign * a).total_cmp(&(sign * b)))?;
-    (summary.rows.len() > 1).then_some(best.0)
+    let mut groups: Vec<(Variant, Vec<(f64, usize)>)> = Vec::new();
+    for (index, row) in summary.rows.iter().enumerate() {
+        let Some(description) = &row.description else { continue };
+        let rest = row.variant.without(parameter);
+        match groups.iter_mut().find(|(known, _)| *known == rest) {
+            Some((_, rows)) => rows.push((sign * description.median, index)),
+            None => groups.push((rest, vec![(sign * description.median, index)])),
+        }
+    }
+    let several = groups.into_iter().filter(|(_, rows)| rows.len() > 1);
+    several.filter_map(|(_, rows)| rows.into_iter().min_by(|a, b| a.0.total_cmp(&b.0))).map(|(_, index)| index).collect()
 }
 
 fn comparisons(title: &str, summary: &Summary, all: &[Against]) -> String {
@@ -120,6 +130,7 @@ fn comparisons(title: &str, summary: &Summary, all: &[Against]) -> String {
         escaped(&summary.metric),
         100.0 * LEVEL
     );
+    let reach = reach(all);
     for against in all {
         let (range, verdict) = words(&against.comparison, summary.better);
         let class = match &against.comparison {
@@ -133,17 +144,26 @@ fn comparisons(title: &str, summary: &Summary, all: &[Against]) -> String {
             escaped(&against.at.to_string()),
             escaped(&against.this),
             escaped(&against.base),
-            bar(&against.comparison)
+            bar(&against.comparison, reach)
         );
     }
     html.push_str("</tbody></table></div></section>\n");
     html
 }
 
-/// The interval as a bar around a line at 1; the scale ends at half and double.
-fn bar(comparison: &Comparison) -> String {
+/// How far from 1 the intervals of a table reach, on a logarithmic scale that shows at least 2 %.
+fn reach(all: &[Against]) -> f64 {
+    let ends = all.iter().filter_map(|against| match &against.comparison {
+        Comparison::Different { interval, .. } | Comparison::NoDifferenceSeen { interval, .. } => Some([interval.low, interval.high]),
+        _ => None,
+    });
+    ends.flatten().map(|end| end.ln().abs()).filter(|end| end.is_finite()).fold(0.02, f64::max)
+}
+
+/// The interval as a bar around a line at 1.
+fn bar(comparison: &Comparison, reach: f64) -> String {
     let (Comparison::Different { ratio, interval } | Comparison::NoDifferenceSeen { ratio, interval }) = comparison else { return String::new() };
-    let at = |ratio: f64| 70.0 + 68.0 * ratio.log2().clamp(-1.0, 1.0);
+    let at = |ratio: f64| 70.0 + 64.0 * (ratio.ln() / reach).clamp(-1.0, 1.0);
     format!(
         "<svg width=\"140\" height=\"16\" class=\"bar\"><path d=\"M70 0v16\"/><rect x=\"{:.1}\" y=\"5\" width=\"{:.1}\" height=\"6\" rx=\"2\"/><circle cx=\"{:.1}\" cy=\"8\" r=\"3.5\"/></svg>",
         at(interval.low),

@@ -126,8 +126,8 @@ mod tests {
         let text = text(&summarize(&results, &Wanted::default(), None));
         let expected = "test: 4 combinations, 48 trials; wall_s
 
-  n  algo  trials    median        95 % interval        MAD       min       max
-  2  ring      12  10.20 ms  10.02 ms … 10.30 ms  100.0 µs  10.00 ms  10.40 ms";
+  n   algo  trials    median        95 % interval       MAD       min       max
+  2   ring      12  10.20 ms  10.02 ms … 10.30 ms  100.0 µs  10.00 ms  10.40 ms";
         assert!(text.starts_with(expected), "{text}");
         assert!(text.contains("n=2   algo=tree / algo=ring  1.300 (1.275 … 1.325)  +30.0 %, worse\n"), "{text}");
         assert!(text.contains("n=16  algo=tree / algo=ring  1.000 (0.981 … 1.020)  no difference seen\n"), "{text}");

@@ -44,8 +44,8 @@ const DEVIATION_PER_MAD: f64 = 1.482_6;
 /// Figures closer to each other than this part of their median are never called odd.
 const NEGLIGIBLE: f64 = 0.01;
 
-/// All doubts about `figures`, which are in the order in which they were measured.
-pub fn warnings(figures: &[f64]) -> Vec<Warning> {
+/// All doubts about `figures`, which are in the order in which they were measured. `show` writes a figure.
+pub fn warnings(figures: &[f64], show: &dyn Fn(f64) -> String) -> Vec<Warning> {
     if figures.len() < super::describe::FEWEST_FOR_INTERVAL {
         let what = match figures.len() {
             1 => "there is 1 trial, too few to tell noise from difference".to_owned(),
@@ -58,23 +58,23 @@ pub fn warnings(figures: &[f64]) -> Vec<Warning> {
     let far = if figures.len() < FEWEST { 0 } else { figures.iter().filter(is_far).count() };
     let mut found = Vec::new();
     // A second group is no handful of outliers, and a trend makes none.
-    if let Some(warning) = two_groups(figures) {
+    if let Some(warning) = two_groups(figures, show) {
         found.push(warning);
     } else if far == 1 && is_far(&&figures[0]) {
         found.push(Warning {
             kind: Kind::SlowFirst,
-            what: format!("the first trial ({}) lies far from the others (median {})", short(figures[0]), short(center)),
+            what: format!("the first trial ({}) lies far from the others (median {})", show(figures[0]), show(center)),
             try_: "--warmup 1: caches, files and clocks were cold",
         });
     } else if far > 0 {
         let worst = figures.iter().copied().max_by(|a, b| (a - center).abs().total_cmp(&(b - center).abs()));
         found.push(Warning {
             kind: Kind::Outliers,
-            what: format!("{far} of {} trials lie far from the median {}; the furthest is {}", figures.len(), short(center), short(worst.unwrap_or(center))),
+            what: format!("{far} of {} trials lie far from the median {}; the furthest is {}", figures.len(), show(center), show(worst.unwrap_or(center))),
             try_: "look at the circumstances of these trials (load, clocks, link); close other programs, or measure longer",
         });
     }
-    found.extend(drift(figures));
+    found.extend(drift(figures, show));
     found
 }
 
@@ -87,7 +87,7 @@ fn center_and_scale(figures: &[f64]) -> (f64, f64) {
 
 /// Whether later figures are larger, or smaller: Spearman's rank correlation with the time, sure at 1 in 1000,
 /// and a change between the first and the last third that is worth a word.
-fn drift(figures: &[f64]) -> Option<Warning> {
+fn drift(figures: &[f64], show: &dyn Fn(f64) -> String) -> Option<Warning> {
     if figures.len() < FEWEST {
         return None;
     }
@@ -101,14 +101,14 @@ fn drift(figures: &[f64]) -> Option<Warning> {
     }
     Some(Warning {
         kind: Kind::Drift,
-        what: format!("figures drift: from {} in the first third to {} in the last ({:+.1} %)", short(early), short(late), 100.0 * change),
+        what: format!("figures drift: from {} in the first third to {} in the last ({:+.1} %)", show(early), show(late), 100.0 * change),
         try_: "--warmup, a pause between trials, or a fixed clock; variants stay comparable with --order interleaved or random",
     })
 }
 
 /// Whether the figures are two heaps: one cut through them explains nearly all of their variance, and neither side
 /// is just a few.
-fn two_groups(figures: &[f64]) -> Option<Warning> {
+fn two_groups(figures: &[f64], show: &dyn Fn(f64) -> String) -> Option<Warning> {
     let count = figures.len();
     if count < FEWEST_FOR_GROUPS {
         return None;
@@ -143,7 +143,7 @@ fn two_groups(figures: &[f64]) -> Option<Warning> {
     }
     Some(Warning {
         kind: Kind::TwoGroups,
-        what: format!("trials come in two groups: {cut} around {} and {} around {}", short(low), count - cut, short(high)),
+        what: format!("trials come in two groups: {cut} around {} and {} around {}", show(low), count - cut, show(high)),
         try_: "--bind core or numa, and a look at what differs (placement, clocks, algorithm chosen); the median may jump between the groups",
     })
 }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     fn kinds(figures: &[f64]) -> Vec<Kind> {
-        warnings(figures).into_iter().map(|warning| warning.kind).collect()
+        warnings(figures, &short).into_iter().map(|warning| warning.kind).collect()
     }
 
     /// In which part of 500 experiments of `count` trials there is a warning of this kind.
@@ -244,7 +244,7 @@ mod tests {
         assert!(warned >= 0.9, "{warned}");
         let mut figures: Vec<f64> = (0..20).map(|at| 100.0 + f64::from(at % 5)).collect();
         figures[7] = 190.0;
-        let found = warnings(&figures);
+        let found = warnings(&figures, &short);
         assert_eq!(found[0].what, "1 of 20 trials lie far from the median 102.0; the furthest is 190.0");
     }
 
