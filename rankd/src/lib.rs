@@ -16,6 +16,8 @@ pub mod processes;
 pub mod program;
 pub mod proto;
 pub mod run;
+mod stall;
 pub mod start;
+mod starter;
 
 pub use start::{Node, RankStdio, start};

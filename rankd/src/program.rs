@@ -21,7 +21,10 @@ pub struct Refusal {
 /// Where `name` is: itself if it has a slash, else the first executable file along `path`.
 pub fn find(name: &OsStr, path: Option<&OsStr>, working_dir: Option<&Path>) -> Result<PathBuf, Refusal> {
     if name.is_empty() {
-        return Err(Refusal { reason: "the program's name is empty".into(), code: 127 });
+        return Err(Refusal {
+            reason: "the program's name is empty\n  try: name a program; a variable in its place may be unset".into(),
+            code: 127,
+        });
     }
     if name.as_bytes().contains(&b'/') {
         return Ok(PathBuf::from(name));

@@ -5,31 +5,29 @@
 //! loop blocks. As a child subreaper it gets every orphan of its ranks, so "no child at all" means that
 //! nothing of the job is left.
 
-use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use comm::node::{CallState, JobSegment, JoinServer, RankExit, RankReport};
+use comm::node::{JobSegment, JoinServer, RankExit};
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::epoll;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::cgroup::JobCgroup;
-use crate::child::{CpuMask, Request, Spawner};
+use crate::child::Spawner;
 use crate::control::Control;
-use crate::environment::RankEnvironment;
 use crate::fork::{
     NextEnded, Reaped, become_subreaper, is_stopped, keep_only, next_ended, parent_pid, reap, set_name, signal_group,
 };
 use crate::keeper::{KILL_LIMIT, KILL_ROUND, RANKD_DONE, remove_cgroup, timespec};
 use crate::processes::{descendants, describe, signal_descendants};
-use crate::program::{Refusal, explain, find, is_shell_text};
-use crate::proto::{ExitStatus, FromNode, NodePlan, RankPlan, ReportReason, ToNode, Usage};
+use crate::program::Refusal;
+use crate::proto::{ExitStatus, FromNode, NodePlan, ReportReason, ToNode, Usage};
+use crate::stall::{Stall, somebody_waits};
 use crate::start::{RankStdio, exit};
+use crate::starter::Starter;
 
 /// How long processes that outlive their ranks may take to end by themselves before they are asked to.
 pub const LEFTOVER_WAIT: Duration = Duration::from_millis(100);
@@ -114,15 +112,6 @@ struct Rankd {
     failure_reported: bool,
 }
 
-/// When libcomm last moved.
-struct Stall {
-    limit: Duration,
-    progress: u64,
-    moved: Instant,
-    next_look: Instant,
-    reported: bool,
-}
-
 impl Rankd {
     fn new(plan: NodePlan, control: OwnedFd, cgroup: Option<JobCgroup>, keeper_pid: i32) -> io::Result<Rankd> {
         let mask: SigSet =
@@ -149,14 +138,7 @@ impl Rankd {
         if let Some(join) = &join {
             add(&epoll, join.as_fd(), token::JOIN)?;
         }
-        let now = Instant::now();
-        let stall = plan.stall_ms.map(Duration::from_millis).map(|limit| Stall {
-            limit,
-            progress: 0,
-            moved: now,
-            next_look: now + limit / 4,
-            reported: false,
-        });
+        let stall = plan.stall_ms.map(|ms| Stall::new(Duration::from_millis(ms), Instant::now()));
         Ok(Rankd {
             plan,
             control,
@@ -197,8 +179,9 @@ impl Rankd {
         if code == RANKD_DONE {
             self.control.send(&FromNode::Empty);
         }
-        if self.keeper_is_gone() {
-            // Nobody is left to remove the cgroup after us, and one cannot remove the one that one sits in.
+        if self.keeper_is_gone() || self.control.is_closed() {
+            // Nobody may be left to remove the cgroup after us: a keeper that was killed together with prun can
+            // still look alive. One cannot remove the cgroup that one sits in.
             if let Some(cgroup) = &self.cgroup {
                 cgroup.leave();
             }
@@ -416,7 +399,7 @@ impl Rankd {
             Ending::Killing { next, .. } => Some(next),
         };
         let stop = self.stop_asked.map(|at| at + STOP_WAIT);
-        let stall = self.stall.as_ref().filter(|_| self.ending == Ending::No).map(|stall| stall.next_look);
+        let stall = self.stall.as_ref().filter(|_| self.ending == Ending::No).and_then(Stall::next_look);
         [ending, stop, stall, self.control.next_deadline()].into_iter().flatten().min()
     }
 
@@ -467,6 +450,9 @@ impl Rankd {
 
     fn stop_ranks(&mut self) {
         self.signal_ranks(libc::SIGTSTP);
+        if let Some(stall) = &mut self.stall {
+            stall.pause();
+        }
         self.stop_asked = Some(Instant::now());
         self.look_for_stops();
     }
@@ -475,7 +461,7 @@ impl Rankd {
         self.stop_asked = None;
         self.signal_ranks(libc::SIGCONT);
         if let Some(stall) = &mut self.stall {
-            stall.moved = Instant::now();
+            stall.resume(Instant::now());
         }
     }
 
@@ -508,22 +494,10 @@ impl Rankd {
 
     fn look_for_stall(&mut self, now: Instant) {
         let (Some(stall), Some(segment)) = (&mut self.stall, &self.segment) else { return };
-        if now < stall.next_look {
-            return;
-        }
-        stall.next_look = now + stall.limit / 4;
-        let progress = segment.progress();
-        if progress != stall.progress {
-            (stall.progress, stall.moved, stall.reported) = (progress, now, false);
-            return;
-        }
-        let still = now - stall.moved;
-        if still < stall.limit || stall.reported {
-            return;
-        }
-        stall.reported = true;
-        let waits = (0..self.plan.ranks.len() as u32).any(|local_rank| is_in_call(&segment.rank_report(local_rank)));
-        if waits {
+        let local_size = self.plan.ranks.len() as u32;
+        let waits =
+            || somebody_waits(&(0..local_size).map(|local_rank| segment.rank_report(local_rank)).collect::<Vec<_>>());
+        if let Some(still) = stall.look(now, || segment.progress(), waits) {
             self.report(ReportReason::Stalled { ms: u64::try_from(still.as_millis()).unwrap_or(u64::MAX) });
         }
     }
@@ -536,10 +510,6 @@ impl Rankd {
     }
 }
 
-fn is_in_call(report: &RankReport) -> bool {
-    report.last_call().is_some_and(|call| call.state == CallState::Running)
-}
-
 fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
 }
@@ -549,122 +519,4 @@ fn rank_exit(status: ExitStatus) -> RankExit {
         ExitStatus::Code(code) => RankExit::Code(code),
         ExitStatus::Signal { signal, .. } => RankExit::Signal(signal),
     }
-}
-
-/// What stays the same from rank to rank, in the form that `execve` takes.
-struct Starter {
-    environment: RankEnvironment,
-    argv: Vec<Vec<CString>>,
-    found: Vec<Option<Found>>,
-    open_files: libc::rlimit,
-}
-
-/// A program once it was looked for. Ranks of one program in one directory share it.
-#[derive(Clone)]
-struct Found {
-    working_dir: Option<PathBuf>,
-    path: PathBuf,
-    through_shell: bool,
-}
-
-impl Starter {
-    fn new(plan: &NodePlan, segment: Option<&JobSegment>, join: Option<&JoinServer>) -> Result<Starter, Refusal> {
-        let argv = plan
-            .programs
-            .iter()
-            .map(|program| program.argv.iter().map(|argument| c_string(argument)).collect())
-            .collect::<Result<Vec<Vec<_>>, _>>()?;
-        let segment_fd = segment.map(|segment| segment.as_fd().as_raw_fd());
-        let environment =
-            RankEnvironment::new(&plan.base_env, segment_fd, join.map(JoinServer::name)).map_err(nul_in_text)?;
-        let found = vec![None; plan.programs.len()];
-        Ok(Starter { environment, argv, found, open_files: to_rlimit(plan.open_files) })
-    }
-
-    fn start(
-        &mut self,
-        spawner: &mut Spawner,
-        plan: &NodePlan,
-        index: usize,
-        stdio: &RankStdio,
-        segment: Option<&JobSegment>,
-    ) -> Result<crate::child::Child, Refusal> {
-        let rank = &plan.ranks[index];
-        let own_env = rank.env.iter().map(|entry| c_string(entry)).collect::<Result<Vec<_>, _>>()?;
-        let working_dir = rank.working_dir.as_deref().map(|directory| Path::new(OsStr::from_bytes(directory)));
-        let found = self.find(plan, rank, working_dir)?;
-        let cpus = rank.cpus.as_deref().map(CpuMask::new);
-        let directory = working_dir.map(|directory| c_string(directory.as_os_str().as_bytes())).transpose()?;
-        let mut attempt = |found: &Found, argv: &[CString]| {
-            let path = c_string(if found.through_shell { b"/bin/sh" } else { found.path.as_os_str().as_bytes() })?;
-            let request = Request {
-                path: &path,
-                argv,
-                env: [self.environment.shared_beside(&own_env), &own_env],
-                working_dir: directory.as_deref(),
-                cpus: cpus.as_ref(),
-                stdio: [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()],
-                controlling_terminal: rank.controlling_terminal,
-                inherited: segment.map(JobSegment::as_fd),
-                open_files: self.open_files,
-            };
-            Ok::<_, Refusal>(spawner.spawn(&request))
-        };
-        let argv = shell_argv(&found, &self.argv[rank.program])?;
-        let error = match attempt(&found, &argv)? {
-            Ok(child) => return Ok(child),
-            Err(error) => error,
-        };
-        let seen = working_dir.map_or_else(|| found.path.clone(), |base| base.join(&found.path));
-        let is_text_without_interpreter =
-            error.cause.raw_os_error() == Some(libc::ENOEXEC) && !found.through_shell && is_shell_text(&seen);
-        if !is_text_without_interpreter {
-            return Err(explain(&found.path, working_dir, &error));
-        }
-        // As execvp does, and every shell: a text without a '#!' line is a shell script.
-        let found = Found { through_shell: true, ..found };
-        let argv = shell_argv(&found, &self.argv[rank.program])?;
-        let child = attempt(&found, &argv)?.map_err(|error| explain(Path::new("/bin/sh"), working_dir, &error))?;
-        self.found[rank.program] = Some(found);
-        Ok(child)
-    }
-
-    fn find(&mut self, plan: &NodePlan, rank: &RankPlan, working_dir: Option<&Path>) -> Result<Found, Refusal> {
-        if let Some(found) =
-            self.found[rank.program].as_ref().filter(|found| found.working_dir.as_deref() == working_dir)
-        {
-            return Ok(found.clone());
-        }
-        let name = OsStr::from_bytes(&plan.programs[rank.program].argv[0]);
-        let path_variable =
-            rank.env.iter().chain(&plan.base_env).find_map(|entry| entry.strip_prefix(b"PATH=")).map(OsStr::from_bytes);
-        let found = Found {
-            working_dir: working_dir.map(Path::to_owned),
-            path: find(name, path_variable, working_dir)?,
-            through_shell: false,
-        };
-        self.found[rank.program] = Some(found.clone());
-        Ok(found)
-    }
-}
-
-/// `sh FILE ARGS…` for a script without a `#!` line, else the arguments as they are.
-fn shell_argv<'a>(found: &Found, argv: &'a [CString]) -> Result<std::borrow::Cow<'a, [CString]>, Refusal> {
-    if !found.through_shell {
-        return Ok(argv.into());
-    }
-    let script = c_string(found.path.as_os_str().as_bytes())?;
-    Ok([c"/bin/sh".to_owned(), script].into_iter().chain(argv[1..].iter().cloned()).collect::<Vec<_>>().into())
-}
-
-fn c_string(bytes: &[u8]) -> Result<CString, Refusal> {
-    CString::new(bytes).map_err(nul_in_text)
-}
-
-fn nul_in_text(_: std::ffi::NulError) -> Refusal {
-    Refusal { reason: "an argument, variable or directory holds a NUL byte\n  cause: Linux ends such texts at the first NUL\n  try: pass it in a file".into(), code: 125 }
-}
-
-fn to_rlimit((soft, hard): (u64, u64)) -> libc::rlimit {
-    libc::rlimit { rlim_cur: soft, rlim_max: hard }
 }

@@ -77,7 +77,7 @@ fn rankd_end(end: Option<RankdEnd>) -> String {
 fn what_followed(job: &JobState, ending: &Ending) -> String {
     let mut groups: BTreeMap<(Followed, String), Vec<u32>> = BTreeMap::new();
     for (rank, state) in job.ranks.iter().enumerate() {
-        let Some(end) = state.end.as_ref().filter(|end| end.was_asked) else { continue };
+        let Some(end) = state.end.as_ref().filter(|end| end.was_asked && !end.status.is_success()) else { continue };
         let followed = match end.status {
             ExitStatus::Code(_) => Followed::Ended,
             ExitStatus::Signal { signal: libc::SIGKILL, .. } if job.killed_after.is_some() => Followed::Killed,
