@@ -14,7 +14,8 @@ use crate::job::file;
 use crate::job::label::OutputPattern;
 use crate::job::template::Template;
 use crate::job::value::{Assignment, BadValue, Limit, RankCount, RankList, SignalAt, Span, Times, YesNo};
-use crate::job::{Bind, JsonTarget, LabelTemplate, PtyRanks, StdinTo, Verify};
+use crate::job::{Bind, GpuChoice, JsonTarget, LabelTemplate, MapBy, OnFault, PtyRanks, RankBy, StdinTo, Verify};
+use crate::machine::args::{DoctorArgs, PlanArgs, TopoArgs};
 
 /// `prun [OPTIONS] [--] PROGRAM [ARGS]... [: [-n N] [-x ..] [--wdir ..] PROGRAM [ARGS]...]...`
 #[derive(Debug, clap::Parser)]
@@ -147,14 +148,19 @@ pub struct Options {
     #[command(flatten)]
     pub ending: EndingOptions,
 
-    /// CPUs of each rank: none, core, numa or a list [default: none]
+    /// CPUs of each rank: none, core, numa, socket or a list [default: what --map-by suggests]
     ///
-    /// core: one physical core each; numa: one NUMA node each, in turn. A list gives each rank in turn its CPUs:
-    /// `0,1` or `0-3,4-7`, or with `;` between sets that are lists themselves: `0-3,8-11;4-7`. Only CPUs that prun
-    /// itself may use (affinity mask, cgroup) are ever used.
-    #[arg(long, value_name = "HOW", help_heading = "Binding")]
+    /// core: one physical core each; numa, socket: one NUMA node or socket each, that of the rank's GPU or in turn. A
+    /// list gives each rank in turn its CPUs: `0,1` or `0-3,4-7`, or with `;` between sets that are lists themselves:
+    /// `0-3,8-11;4-7`. Only CPUs that prun itself may use (affinity mask, cgroup) are ever used. Without --bind a rank
+    /// with a GPU gets its share of the CPUs near to that GPU, and a rank without one may use what prun may use.
+    #[arg(long, value_name = "HOW", help_heading = "Placement")]
     #[serde(deserialize_with = "file::scalar")]
     pub bind: Option<Bind>,
+
+    /// Which GPU and which part of the machine each rank gets.
+    #[command(flatten)]
+    pub placement: PlacementOptions,
 
     /// Check every transfer and result of libcomm: off or every
     ///
@@ -167,6 +173,59 @@ pub struct Options {
     #[arg(long, value_name = "FILE|FD", value_parser = OsStringValueParser::new().map(JsonTarget::from), help_heading = "Scripts")]
     #[serde(deserialize_with = "file::scalar")]
     pub json: Option<JsonTarget>,
+}
+
+/// Which GPU and which part of the machine each rank gets; the table `[placement]` of a job file.
+#[derive(Debug, Clone, PartialEq, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[command(next_help_heading = "Placement")]
+pub struct PlacementOptions {
+    /// What each rank gets one of: gpu, numa, socket, core or none [default: gpu where there are NVIDIA GPUs]
+    ///
+    /// gpu: a GPU each, and the CPUs and memory near to it; more ranks than GPUs are refused without --share-gpus.
+    /// A program that uses no GPU is started on a machine with GPUs by any of the others.
+    #[arg(long, value_name = "WHAT")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub map_by: Option<MapBy>,
+
+    /// In which order: turn (one to each), fill (one after the other), ring (GPUs along the best ring) [default: turn]
+    #[arg(long, value_name = "ORDER")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub rank_by: Option<RankBy>,
+
+    /// GPUs that the job may use, in the order of the ranks: numbers as in prun topo, PCI addresses or UUIDs; or none
+    ///
+    /// All ranks see the same list in CUDA_VISIBLE_DEVICES, so that the number of a rank's GPU is its local rank.
+    #[arg(long, value_name = "LIST")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub gpus: Option<GpuChoice>,
+
+    /// Let each rank see its own GPU only
+    ///
+    /// For programs that always take the first GPU. Transfers between GPUs and cuda:LOCAL_RANK need the whole list.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "yes|no")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub gpu_mask: Option<YesNo>,
+
+    /// Let several ranks have the same GPU
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "yes|no")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub share_gpus: Option<YesNo>,
+
+    /// Physical cores of each rank
+    #[arg(long, value_name = "N")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub cpus_per_rank: Option<RankCount>,
+
+    /// Look at links, errors and clocks of the GPUs while the job runs [default: yes where there are GPUs]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "yes|no")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub watch: Option<YesNo>,
+
+    /// What to do when a GPU or its link fails while the job runs: warn or abort [default: warn]
+    #[arg(long, value_name = "WHAT")]
+    #[serde(deserialize_with = "file::scalar")]
+    pub on_fault: Option<OnFault>,
 }
 
 /// Where output goes and how it looks; the table `[output]` of a job file.
@@ -267,6 +326,12 @@ pub enum Word {
     /// Start the job that a file describes; flags win over the file
     #[command(override_usage = "prun run [OPTIONS] JOB.toml")]
     Run(Box<FileArgs>),
+    /// Show which GPU, CPUs and memory each rank would get
+    Plan(Box<PlanArgs>),
+    /// Show, draw or save the machine and the links between its GPUs
+    Topo(Box<TopoArgs>),
+    /// Look for what makes this machine slow or unreliable
+    Doctor(Box<DoctorArgs>),
     /// Compile a C program with libcomm's flags
     Cc(CompilerArgs),
     /// Compile a C++ program with libcomm's flags

@@ -12,6 +12,7 @@ use crate::experiment::args::SweepArgs;
 use crate::job::file::KEYS;
 use crate::job::merge::Request;
 use crate::job::{self, Job, Part};
+use crate::machine::args::{DoctorArgs, PlanArgs, TopoArgs};
 use crate::refused::Refused;
 use crate::surface::{compiler, completions, help, man, signals};
 
@@ -26,12 +27,18 @@ pub enum Command {
     Sweep(Box<SweepArgs>),
     /// Write this batch script to the file, or print it.
     Script(Vec<u8>, Option<PathBuf>),
+    /// Show where ranks would go.
+    Plan(Box<PlanArgs>),
+    /// Show the machine.
+    Topo(Box<TopoArgs>),
+    /// Examine the machine.
+    Doctor(Box<DoctorArgs>),
     /// Become this compiler command (`prun cc`).
     Compile(Vec<OsString>),
 }
 
 /// Words that are kept for what prun will do later, so that no script comes to rely on programs of that name.
-const KEPT_WORDS: [&str; 5] = ["topo", "plan", "doctor", "bench", "status"];
+const KEPT_WORDS: [&str; 2] = ["bench", "status"];
 
 /// What `arguments` ask for, the first of which is prun's own name. `inherited` is prun's environment.
 pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Result<Command, Refused> {
@@ -43,6 +50,9 @@ pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
         "script" => script(rest().collect(), inherited),
         "cc" => compiler::command(compiler::Language::C, rest().collect()).map(compiled),
         "c++" => compiler::command(compiler::Language::Cxx, rest().collect()).map(compiled),
+        "plan" => word(first, rest(), Command::Plan),
+        "topo" => word(first, rest(), Command::Topo),
+        "doctor" => word(first, rest(), Command::Doctor),
         "signals" => only_word(&arguments).map(|()| Command::Print(signals::text())),
         "completions" => completions::script(rest().collect()).map(Command::Print),
         "man" => only_word(&arguments).map(|()| Command::Print(man::page())),
@@ -68,6 +78,19 @@ fn only_word(arguments: &[OsString]) -> Result<(), Refused> {
             arguments[1].display(),
             more.display()
         ))),
+    }
+}
+
+/// A word that has options of its own.
+fn word<T: CommandFactory + FromArgMatches>(
+    name: &str,
+    rest: impl Iterator<Item = OsString>,
+    made: fn(Box<T>) -> Command,
+) -> Result<Command, Refused> {
+    let named: Vec<OsString> = std::iter::once(OsString::from(format!("prun {name}"))).chain(rest).collect();
+    match parsed::<T>(&named) {
+        Ok(args) => Ok(made(Box::new(args))),
+        Err(error) => printed_or_refused(error),
     }
 }
 
@@ -239,8 +262,14 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<String> {
 /// What prun has in place of an option that other launchers' users reach for.
 fn elsewhere(option: &str) -> Option<&'static str> {
     Some(match option.split('=').next().unwrap_or_default() {
-        "--bind-to" | "--map-by" | "--cpu-bind" | "--numa-binding" => "`--bind core`, `--bind numa` or a list of CPUs",
-        "--oversubscribe" | "--overcommit" | "--allow-run-as-root" => "leave it out: prun never refuses that",
+        "--bind-to" | "--cpu-bind" | "--numa-binding" => "`--bind core`, `--bind numa` or a list of CPUs",
+        "--gpus-per-task" | "--gpu-bind" => {
+            "leave it out: each rank gets a GPU; `--share-gpus` for several ranks on one"
+        }
+        "--cpus-per-task" | "--cpus-per-proc" => "`--cpus-per-rank N`",
+        "--oversubscribe" | "--overcommit" | "--allow-run-as-root" => {
+            "leave it out: prun refuses more ranks than GPUs only"
+        }
         "--tag-output" | "--prefix" | "--prepend-rank" => "`-l`",
         "--display-map" | "--report-bindings" => "`--dry-run`",
         "--nproc-per-node" | "--nproc_per_node" | "--ntasks" => "`-n N`",

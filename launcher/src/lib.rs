@@ -8,10 +8,12 @@
 pub mod batch;
 pub mod cli;
 pub mod command;
+pub mod doctor;
 pub mod exit;
 pub mod experiment;
 pub(crate) mod input;
 pub mod job;
+pub mod machine;
 pub mod output;
 pub mod placement;
 pub mod refused;
@@ -20,3 +22,4 @@ pub mod run;
 pub mod supervise;
 pub mod surface;
 pub mod topology;
+pub mod view;

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use launcher::command::{self, Command};
-use launcher::{exit, experiment};
 use launcher::refused::Refused;
 use launcher::run::{self, Done};
+use launcher::{exit, experiment, machine};
 
 fn main() -> ExitCode {
     let inherited: Vec<_> = std::env::vars_os().collect();
@@ -25,6 +25,9 @@ fn main() -> ExitCode {
         Ok(Command::Sweep(args)) => experiment::enter::run(&args, &inherited),
         Ok(Command::Script(script, None)) => Ok(print(&script)),
         Ok(Command::Script(script, Some(path))) => write_script(&script, &path),
+        Ok(Command::Plan(args)) => machine::plan::run(&args, &inherited).map(shown),
+        Ok(Command::Topo(args)) => machine::topo::run(&args).map(shown),
+        Ok(Command::Doctor(args)) => machine::diagnose::run(&args).map(shown),
         Ok(Command::Print(text)) => Ok(print(&text)),
         Ok(Command::Compile(argv)) => Err(become_compiler(&argv)),
         Err(refused) => Err(refused),
@@ -33,6 +36,14 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "{refused}");
         exit::REFUSED
     }))
+}
+
+/// A look at the machine, and prun's exit code for it.
+fn shown(done: machine::Done) -> u8 {
+    match print(&done.text) {
+        exit::SUCCESS => done.code,
+        closed => closed,
+    }
 }
 
 /// Text that was asked for; a reader who has seen enough (`| head`) is no error worth words.

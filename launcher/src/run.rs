@@ -11,12 +11,15 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::batch::fit;
 use crate::job::Job;
+use crate::placement::cpuset::CpuSet;
+use crate::placement::held::Hold;
 use crate::placement::{self, Node, StartContext, explain};
 use crate::refused::Refused;
 use crate::report::jsonl::Jsonl;
 use crate::supervise::signals::{Signals, signal_name};
 use crate::supervise::text::seconds;
 use crate::supervise::{self, Outcome, Setting};
+use crate::topology::PciAddress;
 
 /// The wait before the first restart; each further one is twice as long, up to [`LONGEST_BACK_OFF`].
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
@@ -42,8 +45,8 @@ pub fn run(job: &Job, inherited: Vec<(OsString, OsString)>) -> Result<Done, Refu
     if let Some(note) = shortened.filter(|_| job.verbosity >= 0) {
         eprintln!("prun: {note}");
     }
-    let node = Node::read_for(job, Path::new("/"));
     let mut context = start_context(inherited)?;
+    let node = Node::read_for(job, Path::new("/"), &context.inherited, &context.hostname);
     if job.dry_run {
         let plan = placement::plan(job, &node, &context)?;
         return Ok(Done::Text(explain::explain(&plan, &node, &context)));
@@ -74,6 +77,7 @@ fn attempts(
             plan.notes.iter().for_each(|note| eprintln!("prun: {note}"));
         }
         log::debug!("variables of another world that the ranks do not get: {:?}", plan.removed);
+        let _hold = hold(&plan, node);
         let setting = Setting { signals, host: &context.hostname, restart, json };
         let Outcome { code, rank_failed } = supervise::attempt(job, plan.node, &setting)
             .map_err(|error| Refused::new(without_prefix(&error.to_string())))?;
@@ -93,6 +97,18 @@ fn attempts(
             return Ok(128 + signal);
         }
     }
+}
+
+/// Tells other jobs which GPUs and which cores this one has. Ranks that may use all CPUs hold none.
+fn hold(plan: &placement::Plan, node: &Node) -> Hold {
+    let gpus: Vec<PciAddress> = plan.gpus.seen.iter().filter_map(|unit| unit.address).collect();
+    let mut cpus = CpuSet::default();
+    for set in plan.node.ranks.iter().filter_map(|rank| rank.cpus.as_ref()) {
+        cpus.extend(&set.iter().copied().collect());
+    }
+    let everything = node.cpus.as_ref().is_some_and(|all| cpus == all.usable) && plan.gpus.seen.is_empty();
+    let cpus = if everything && plan.node.ranks.len() < cpus.len() { CpuSet::default() } else { cpus };
+    if gpus.is_empty() && cpus.is_empty() { Hold::default() } else { Hold::take(&plan.node.job_id, &gpus, &cpus) }
 }
 
 fn back_off(restarts_so_far: u32) -> Duration {

@@ -27,6 +27,8 @@ pub struct Request<'a> {
     pub working_dir: Option<&'a CStr>,
     /// The only CPUs it may use.
     pub cpus: Option<&'a CpuMask>,
+    /// The NUMA node whose memory it gets first.
+    pub memory_node: Option<usize>,
     /// Its standard input, output and error; all above 2.
     pub stdio: [BorrowedFd<'a>; 3],
     /// Take standard input as the controlling terminal.
@@ -87,6 +89,10 @@ pub enum Step {
     WorkingDirectory,
     /// The CPU set.
     Affinity,
+    /// The CPU set was taken, and a different one is in force.
+    AffinityDiffers,
+    /// The memory policy.
+    Memory,
     /// `execve`.
     Exec,
 }
@@ -106,6 +112,7 @@ struct Setup {
     working_dir: *const libc::c_char,
     cpus: *const u64,
     cpu_bytes: usize,
+    memory_nodes: [u64; NODE_WORDS],
     stdio: [RawFd; 3],
     controlling_terminal: bool,
     inherited: RawFd,
@@ -118,6 +125,12 @@ struct Setup {
 }
 
 const STACK_BYTES: usize = 64 << 10;
+/// Linux can be built for 1024 NUMA nodes.
+const NODE_WORDS: usize = 1024 / 64;
+/// As many CPUs as are compared after they were set; a machine with more is believed.
+const COMPARED_WORDS: usize = 8192 / 64;
+/// `MPOL_PREFERRED`: this node first, others when it is full.
+const PREFERRED: c_int = 1;
 
 impl Spawner {
     /// Remembers which signals are ignored now: `execve` would hand that on, and only an ignored SIGHUP
@@ -138,6 +151,7 @@ impl Spawner {
             working_dir: request.working_dir.map_or(ptr::null(), CStr::as_ptr),
             cpus: request.cpus.map_or(ptr::null(), |mask| mask.0.as_ptr()),
             cpu_bytes: request.cpus.map_or(0, |mask| mask.0.len() * 8),
+            memory_nodes: nodes(request.memory_node),
             stdio: request.stdio.map(|fd| fd.as_raw_fd()),
             controlling_terminal: request.controlling_terminal,
             inherited: request.inherited.map_or(-1, |fd| fd.as_raw_fd()),
@@ -183,11 +197,28 @@ impl Default for Spawner {
 
 impl Step {
     fn from_number(number: c_int) -> Step {
-        [Step::Group, Step::DeathSignal, Step::Descriptors, Step::WorkingDirectory, Step::Affinity]
-            .into_iter()
-            .find(|&step| step as c_int == number)
-            .unwrap_or(Step::Exec)
+        [
+            Step::Group,
+            Step::DeathSignal,
+            Step::Descriptors,
+            Step::WorkingDirectory,
+            Step::Affinity,
+            Step::AffinityDiffers,
+            Step::Memory,
+        ]
+        .into_iter()
+        .find(|&step| step as c_int == number)
+        .unwrap_or(Step::Exec)
     }
+}
+
+/// A node as the kernel's mask; empty for none.
+fn nodes(node: Option<usize>) -> [u64; NODE_WORDS] {
+    let mut mask = [0; NODE_WORDS];
+    if let Some(word) = node.and_then(|node| mask.get_mut(node / 64)) {
+        *word = 1 << (node.unwrap_or(0) % 64);
+    }
+    mask
 }
 
 /// The strings of all lists, and the null pointer that ends them.
@@ -245,11 +276,54 @@ unsafe fn prepare(setup: &Setup) -> Step {
         if !setup.working_dir.is_null() && libc::chdir(setup.working_dir) < 0 {
             return Step::WorkingDirectory;
         }
-        if !setup.cpus.is_null() && libc::sched_setaffinity(0, setup.cpu_bytes, setup.cpus.cast()) < 0 {
-            return Step::Affinity;
+        if !setup.cpus.is_null() {
+            if libc::sched_setaffinity(0, setup.cpu_bytes, setup.cpus.cast()) < 0 {
+                return Step::Affinity;
+            }
+            if !has_affinity(setup) {
+                return Step::AffinityDiffers;
+            }
+        }
+        if !has_memory_policy(setup) {
+            return Step::Memory;
         }
         libc::setrlimit(libc::RLIMIT_NOFILE, &setup.open_files);
         libc::execve(setup.path, setup.argv, setup.envp);
         Step::Exec
+    }
+}
+
+/// Whether the CPUs in force are those that were set: a cgroup narrows a set without a word.
+///
+/// SAFETY: see [`become_rank`].
+unsafe fn has_affinity(setup: &Setup) -> bool {
+    let mut found = [0u64; COMPARED_WORDS];
+    let words = setup.cpu_bytes / 8;
+    // SAFETY: the kernel writes at most as many bytes as it is given; `cpus` holds `cpu_bytes` bytes.
+    unsafe {
+        let bytes = libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&found), found.as_mut_ptr());
+        bytes < 0
+            || words > found.len()
+            || (0..found.len()).all(|at| found[at] == if at < words { *setup.cpus.add(at) } else { 0 })
+    }
+}
+
+/// Sets the memory policy and looks whether it is in force. Where system calls of this kind are forbidden (many
+/// containers), ranks go without: memory is near to the CPUs that first touch it anyway.
+///
+/// SAFETY: see [`become_rank`].
+unsafe fn has_memory_policy(setup: &Setup) -> bool {
+    if setup.memory_nodes.iter().all(|word| *word == 0) {
+        return true;
+    }
+    let bits = NODE_WORDS * 64;
+    let (mut mode, mut found) = (0 as c_int, [0u64; NODE_WORDS]);
+    // SAFETY: both masks have `bits` bits.
+    unsafe {
+        if libc::syscall(libc::SYS_set_mempolicy, PREFERRED, setup.memory_nodes.as_ptr(), bits + 1) < 0 {
+            return matches!(*libc::__errno_location(), libc::EPERM | libc::ENOSYS);
+        }
+        let got = libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, found.as_mut_ptr(), bits, 0usize, 0usize);
+        got < 0 || (mode == PREFERRED && found == setup.memory_nodes)
     }
 }

@@ -122,6 +122,16 @@ pub fn explain(program: &Path, working_dir: Option<&Path>, error: &SpawnError) -
             ),
             code: 125,
         },
+        Step::AffinityDiffers => Refusal {
+            reason: "a rank got other CPUs than those it was bound to\n  cause: the cgroup or a seccomp filter narrows them\n  try: --bind none, or `prun doctor`".into(),
+            code: 125,
+        },
+        Step::Memory => Refusal {
+            reason: format!(
+                "a rank did not get the memory policy of its NUMA node\n  cause: set_mempolicy: {cause}\n  try: --bind none, or `prun doctor`"
+            ),
+            code: 125,
+        },
         Step::Exec => explain_exec(program, working_dir, &error.cause),
     }
 }

@@ -71,6 +71,7 @@ impl Starter {
                 env: [self.environment.shared_beside(&own_env), &own_env],
                 working_dir: directory.as_deref(),
                 cpus: cpus.as_ref(),
+                memory_node: rank.memory_node,
                 stdio: [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()],
                 controlling_terminal: rank.controlling_terminal,
                 inherited: segment.map(JobSegment::as_fd),

@@ -6,8 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use super::merge::Request;
 use super::template::Template;
 use super::value::{Assignment, Limit, MAX_RANKS, RankCount, Span, Times, YesNo};
-use super::{BaseEnvironment, Ending, Job, Output, OutputFiles, Part, Program, PtyRanks, StdinTo, env_file};
-use crate::cli::{EndingOptions, Options, OutputOptions};
+use super::{
+    BaseEnvironment, Ending, GpuChoice, Job, MapBy, Output, OutputFiles, Part, Placement, Program, PtyRanks, RankBy,
+    StdinTo, env_file,
+};
+use crate::cli::{EndingOptions, Options, OutputOptions, PlacementOptions};
 use crate::refused::Refused;
 
 /// Variables by which prun tells a rank who it is; nobody else may set them.
@@ -59,6 +62,7 @@ pub fn job(request: Request, inherited: &[(OsString, OsString)]) -> Result<Job, 
         stdin,
         ending: ending(options.ending)?,
         bind: options.bind.unwrap_or_default(),
+        placement: placement(options.placement)?,
         verify: options.verify,
         json: options.json,
         dry_run: yes(options.dry_run),
@@ -172,6 +176,33 @@ fn output(options: OutputOptions, world_size: u32) -> Result<Output, Refused> {
     })
 }
 
+fn placement(options: PlacementOptions) -> Result<Placement, Refused> {
+    let placement = Placement {
+        map_by: options.map_by,
+        rank_by: options.rank_by.unwrap_or_default(),
+        gpus: options.gpus.unwrap_or_default(),
+        gpu_mask: yes(options.gpu_mask),
+        share_gpus: yes(options.share_gpus),
+        cpus_per_rank: options.cpus_per_rank.map(|RankCount(cores)| cores),
+        watch: options.watch.map(|YesNo(watch)| watch),
+        on_fault: options.on_fault.unwrap_or_default(),
+    };
+    let contradiction = |what: &str| {
+        Err(Refused::new(format!("{what} asks for GPUs, and another option for none"))
+            .try_instead("leave one of them out"))
+    };
+    let no_gpu = placement.gpus == GpuChoice::None || placement.map_by.is_some_and(|map| map != MapBy::Gpu);
+    match () {
+        () if placement.map_by == Some(MapBy::Gpu) && placement.gpus == GpuChoice::None => {
+            contradiction("--map-by gpu")
+        }
+        () if placement.share_gpus && no_gpu => contradiction("--share-gpus"),
+        () if placement.gpu_mask && no_gpu => contradiction("--gpu-mask"),
+        () if placement.rank_by == RankBy::Ring && no_gpu => contradiction("--rank-by ring"),
+        () => Ok(placement),
+    }
+}
+
 fn ending(options: EndingOptions) -> Result<Ending, Refused> {
     let usual = Ending::default();
     let kill_on_fail = match (options.kill_on_fail, options.keep_going) {
@@ -230,7 +261,8 @@ mod tests {
         assert_eq!(job.stdin, StdinTo::Rank(0));
         assert_eq!(job.ending, Ending::default());
         assert_eq!(job.output, Output::default());
-        assert_eq!(job.bind, Bind::None);
+        assert_eq!(job.bind, Bind::Unsaid);
+        assert_eq!(job.placement, Placement::default());
         assert!(!job.dry_run && job.verbosity == 0);
     }
 
@@ -259,6 +291,8 @@ mod tests {
             (&format!("{base}[output]\nranks = '1-2'"), "--ranks names rank 2, but the ranks are 0 to 1"),
             (&format!("{base}[output]\npty = 2"), "--pty names rank 2"),
             (&format!("{base}stdin = 7"), "--stdin names rank 7"),
+            (&format!("{base}[placement]\nmap-by = 'numa'\nshare-gpus = true"), "--share-gpus asks for GPUs"),
+            (&format!("{base}[placement]\nmap-by = 'gpu'\ngpus = 'none'"), "--map-by gpu asks for GPUs"),
             (&format!("{base}[ending]\nsignal = 'USR1@60'"), "--signal counts back from --timeout"),
             (&format!("{base}[ending]\ntimeout = 60\nsignal = 'USR1@60'"), "--signal would be sent 1m before"),
             (&format!("{base}[ending]\nkill-on-fail = true\nkeep-going = true"), "contradict"),

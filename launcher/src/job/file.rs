@@ -48,6 +48,14 @@ pub const KEYS: &[(&str, &str)] = &[
     ("max-restarts", "ending.max-restarts"),
     ("stall-timeout", "ending.stall-timeout"),
     ("bind", "bind"),
+    ("map-by", "placement.map-by"),
+    ("rank-by", "placement.rank-by"),
+    ("gpus", "placement.gpus"),
+    ("gpu-mask", "placement.gpu-mask"),
+    ("share-gpus", "placement.share-gpus"),
+    ("cpus-per-rank", "placement.cpus-per-rank"),
+    ("watch", "placement.watch"),
+    ("on-fault", "placement.on-fault"),
     ("verify", "verify"),
     ("json", "json"),
 ];
@@ -207,12 +215,12 @@ fn program_table(item: Spanned<DeValue<'_>>) -> Result<Part, FileError> {
 /// Refuses a key that does not exist and says which one comes closest.
 fn check_keys(table: &DeTable<'_>) -> Result<(), FileError> {
     let mut known: Vec<&str> = KEYS.iter().map(|(_, key)| *key).chain(FILE_ONLY_KEYS.iter().copied()).collect();
-    known.extend(["output", "ending"]);
+    known.extend(["output", "ending", "placement"]);
     for (key, value) in table.iter() {
         let name = key.get_ref().as_ref();
         check_key(name, key.span(), &known)?;
         match value.get_ref() {
-            DeValue::Table(inner) if matches!(name, "output" | "ending") => {
+            DeValue::Table(inner) if matches!(name, "output" | "ending" | "placement") => {
                 for (key, _) in inner.iter() {
                     check_key(&format!("{name}.{}", key.get_ref()), key.span(), &known)?;
                 }
@@ -528,6 +536,12 @@ mod tests {
                     .unwrap_err()
                     .to_string(),
             ),
+            (
+                "placement.",
+                Options::deserialize(toml::de::Deserializer::parse("[placement]\nno = 1").unwrap())
+                    .unwrap_err()
+                    .to_string(),
+            ),
         ] {
             let fields: Vec<&str> = message
                 .split("expected one of")
@@ -541,7 +555,7 @@ mod tests {
             for field in fields {
                 let key = format!("{prefix}{field}");
                 let listed = KEYS.iter().any(|(_, known)| *known == key) || FILE_ONLY_KEYS.contains(&key.as_str());
-                assert!(listed || matches!(field, "output" | "ending"), "{key} is read but not in KEYS");
+                assert!(listed || matches!(field, "output" | "ending" | "placement"), "{key} is read but not in KEYS");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Lays flags over a job file: whatever a flag says wins, the rest is the file's.
 
 use super::Part;
-use crate::cli::{EndingOptions, Options, OutputOptions};
+use crate::cli::{EndingOptions, Options, OutputOptions, PlacementOptions};
 use crate::refused::Refused;
 
 /// What flags ask for, or a file, or both together. Nothing in it has been checked against the rest yet.
@@ -50,6 +50,16 @@ fn over(flags: Options, file: Options) -> Options {
         stdin: flags.stdin.or(file.stdin),
         ending: ending_over(flags.ending, file.ending),
         bind: flags.bind.or(file.bind),
+        placement: PlacementOptions {
+            map_by: flags.placement.map_by.or(file.placement.map_by),
+            rank_by: flags.placement.rank_by.or(file.placement.rank_by),
+            gpus: flags.placement.gpus.or(file.placement.gpus),
+            gpu_mask: flags.placement.gpu_mask.or(file.placement.gpu_mask),
+            share_gpus: flags.placement.share_gpus.or(file.placement.share_gpus),
+            cpus_per_rank: flags.placement.cpus_per_rank.or(file.placement.cpus_per_rank),
+            watch: flags.placement.watch.or(file.placement.watch),
+            on_fault: flags.placement.on_fault.or(file.placement.on_fault),
+        },
         verify: flags.verify.or(file.verify),
         json: flags.json.or(file.json),
     }

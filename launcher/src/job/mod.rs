@@ -38,6 +38,8 @@ pub struct Job {
     pub ending: Ending,
     /// Which CPUs each rank may use.
     pub bind: Bind,
+    /// Which GPU each rank gets, and how ranks are laid over the machine.
+    pub placement: Placement,
     /// What libcomm checks (`PRUN_VERIFY`); `None` leaves the environment as it is.
     pub verify: Option<Verify>,
     /// Where events and the result go as JSON lines.
@@ -188,16 +190,90 @@ impl Default for Ending {
     }
 }
 
+/// How ranks are laid over the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Placement {
+    /// What each rank gets one of; `None`: a GPU where there are any, otherwise nothing.
+    pub map_by: Option<MapBy>,
+    /// In which order.
+    pub rank_by: RankBy,
+    /// Which GPUs may be used.
+    pub gpus: GpuChoice,
+    /// Each rank sees its own GPU only.
+    pub gpu_mask: bool,
+    /// Several ranks may have the same GPU.
+    pub share_gpus: bool,
+    /// Physical cores of each rank.
+    pub cpus_per_rank: Option<u32>,
+    /// Look at GPUs and links while the job runs; `None`: where there is a driver to ask.
+    pub watch: Option<bool>,
+    /// What happens when a GPU or a link fails meanwhile.
+    pub on_fault: OnFault,
+}
+
+/// What each rank gets one of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MapBy {
+    /// A GPU, and the CPUs near to it.
+    Gpu,
+    /// A NUMA node, in turn.
+    Numa,
+    /// A socket, in turn.
+    Socket,
+    /// A physical core.
+    Core,
+    /// Nothing: all ranks see the whole machine.
+    None,
+}
+
+/// In which order ranks are dealt out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RankBy {
+    /// One to each in turn.
+    #[default]
+    Turn,
+    /// One after the other is filled.
+    Fill,
+    /// Along the ring of GPUs.
+    Ring,
+}
+
+/// Which GPUs a job may use.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum GpuChoice {
+    /// All that are visible to prun.
+    #[default]
+    All,
+    /// None: the programs use no GPU.
+    None,
+    /// These, in this order: numbers, PCI addresses or UUIDs.
+    List(Vec<String>),
+}
+
+/// What happens when a GPU or a link fails while the job runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFault {
+    /// It is said.
+    #[default]
+    Warn,
+    /// The job ends.
+    Abort,
+}
+
 /// Which CPUs each rank may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Bind {
-    /// Whatever prun may use.
+    /// As the mapping suggests: near its GPU, its NUMA node, its socket or its core; not at all without a mapping.
     #[default]
+    Unsaid,
+    /// Whatever prun may use.
     None,
     /// One physical core each, as far as they last.
     Core,
-    /// One NUMA node each, round robin.
+    /// One NUMA node each: the GPU's, or in turn.
     Numa,
+    /// One socket each: the GPU's, or in turn.
+    Socket,
     /// Explicit sets, one per rank in turn: `0-3;4-7` or `0,1,2`.
     List(Vec<Vec<usize>>),
 }

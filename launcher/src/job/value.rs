@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Bind, JsonTarget, PtyRanks, StdinTo, Verify, duration};
+use super::{Bind, GpuChoice, JsonTarget, MapBy, OnFault, PtyRanks, RankBy, StdinTo, Verify, duration};
 use crate::placement::cpuset::CpuSet;
 
 /// The most ranks that one job can have: far above what a machine carries, and low enough that a typing
@@ -293,10 +293,11 @@ impl FromStr for Bind {
             "none" => return Ok(Bind::None),
             "core" => return Ok(Bind::Core),
             "numa" => return Ok(Bind::Numa),
+            "socket" => return Ok(Bind::Socket),
             _ => {}
         }
         if !text.starts_with(|first: char| first.is_ascii_digit() || first == ',' || first == ';') {
-            return Err(not_a(text, "none, core, numa or a list of CPUs, such as 0,1 or 0-3;4-7"));
+            return Err(not_a(text, "none, core, numa, socket or a list of CPUs, such as 0,1 or 0-3;4-7"));
         }
         let separator = if text.contains(';') { ';' } else { ',' };
         text.split(separator)
@@ -309,6 +310,85 @@ impl FromStr for Bind {
 impl Scalar for Bind {
     const FALSE: &'static str = "none";
 }
+
+impl FromStr for MapBy {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<MapBy, BadValue> {
+        match text {
+            "gpu" => Ok(MapBy::Gpu),
+            "numa" => Ok(MapBy::Numa),
+            "socket" => Ok(MapBy::Socket),
+            "core" => Ok(MapBy::Core),
+            "none" => Ok(MapBy::None),
+            _ => Err(not_a(text, "gpu, numa, socket, core or none")),
+        }
+    }
+}
+
+impl Scalar for MapBy {
+    const FALSE: &'static str = "none";
+}
+
+impl FromStr for RankBy {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<RankBy, BadValue> {
+        match text {
+            "turn" => Ok(RankBy::Turn),
+            "fill" => Ok(RankBy::Fill),
+            "ring" => Ok(RankBy::Ring),
+            _ => Err(not_a(text, "turn, fill or ring")),
+        }
+    }
+}
+
+impl Scalar for RankBy {}
+
+impl FromStr for GpuChoice {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<GpuChoice, BadValue> {
+        match text {
+            "all" => return Ok(GpuChoice::All),
+            "none" => return Ok(GpuChoice::None),
+            _ => {}
+        }
+        let items: Vec<String> = text.split(',').map(|item| item.trim().to_owned()).collect();
+        if items.iter().any(String::is_empty) {
+            return Err(BadValue::EmptyItem(text.to_owned()));
+        }
+        let known = |item: &String| {
+            item.bytes().all(|byte| byte.is_ascii_digit())
+                || item.starts_with("GPU-")
+                || item.starts_with("MIG-")
+                || item.parse::<crate::topology::PciAddress>().is_ok()
+        };
+        match items.iter().find(|item| !known(item)) {
+            Some(bad) => Err(not_a(bad, "all, none, or a list of GPUs by number, PCI address or UUID, such as 0,2")),
+            None => Ok(GpuChoice::List(items)),
+        }
+    }
+}
+
+impl Scalar for GpuChoice {
+    const TRUE: &'static str = "all";
+    const FALSE: &'static str = "none";
+}
+
+impl FromStr for OnFault {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<OnFault, BadValue> {
+        match text {
+            "warn" => Ok(OnFault::Warn),
+            "abort" => Ok(OnFault::Abort),
+            _ => Err(not_a(text, "warn or abort")),
+        }
+    }
+}
+
+impl Scalar for OnFault {}
 
 impl FromStr for JsonTarget {
     type Err = BadValue;
@@ -405,6 +485,17 @@ mod tests {
         }
         for bad in ["", "cores", "0,", "0;;1", "0-", "-1", "3-1", "0-99999999", ";"] {
             assert!(bad.parse::<Bind>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn gpus_go_by_number_address_or_uuid() {
+        let list = |items: &[&str]| Ok(GpuChoice::List(items.iter().map(|item| (*item).to_owned()).collect()));
+        assert_eq!("2, 5".parse(), list(&["2", "5"]));
+        assert_eq!("0000:3b:00.0,GPU-12ab".parse(), list(&["0000:3b:00.0", "GPU-12ab"]));
+        assert_eq!(("all".parse(), "none".parse()), (Ok(GpuChoice::All), Ok(GpuChoice::None)));
+        for bad in ["", "0,", "x", "-1", "gpu0"] {
+            assert!(bad.parse::<GpuChoice>().is_err(), "{bad:?}");
         }
     }
 

@@ -1,60 +1,158 @@
 //! Gives out CPUs.
 //!
-//! `core`: a physical core each, with all of it that prun may use; when there are more ranks than cores,
-//! a hardware thread each, first one of every core; when those run out, from the start again.
-//! `numa`: a node each, in turn. A list: its sets, in turn.
+//! First the part of the machine that a rank belongs to: the share of its GPU, a NUMA node, a socket, or all. Then
+//! what it gets of it: everything, or so many cores. [`compact`], [`spread`] and [`explicit`] are the policies.
 
-use super::PlanError;
 use super::cpuset::CpuSet;
+use super::held::Held;
 use super::node::Cpus;
-use crate::job::Bind;
+use super::{PlanError, compact, explicit, spread};
+use crate::job::{Bind, MapBy, RankBy};
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct Wish<'a> {
+    /// `--bind`.
+    pub bind: &'a Bind,
+    /// What ranks are mapped to.
+    pub map: MapBy,
+    /// `--rank-by`.
+    pub rank_by: RankBy,
+    /// `--cpus-per-rank`.
+    pub cpus_per_rank: Option<u32>,
+    /// How many ranks there are here.
+    pub ranks: usize,
+}
+
+/// What is near to a rank's GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NearRank {
+    /// All CPUs.
+    pub around: CpuSet,
+    /// Its GPU's share of them.
+    pub share: CpuSet,
+}
 
 /// The CPUs of each rank.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Binding {
     /// By rank; empty if no rank is bound.
-    pub cpus: Vec<Vec<usize>>,
+    pub cpus: Vec<CpuSet>,
     /// What the user should know.
     pub notes: Vec<String>,
 }
 
-/// The CPUs of `ranks` ranks.
-pub fn bind(how: &Bind, ranks: u32, cpus: Option<&Cpus>) -> Result<Binding, PlanError> {
-    if *how == Bind::None {
-        return Ok(Binding::default());
-    }
-    let cpus = cpus.filter(|cpus| !cpus.usable.is_empty()).ok_or(PlanError::UnknownCpus)?;
-    let sets: Vec<CpuSet> = match how {
-        Bind::None => Vec::new(),
-        Bind::Core => by_core(ranks, &cpus.cores),
-        Bind::Numa => cpus.numa.iter().map(|node| node.cpus.clone()).collect(),
-        Bind::List(sets) => sets.iter().map(|set| set.iter().copied().collect()).collect(),
-    };
-    for cpu in sets.iter().flat_map(CpuSet::iter) {
-        if let Some(because) = cpus.why_not(cpu) {
-            return Err(PlanError::CpuNotUsable { cpu, because, usable: cpus.usable.to_string() });
+impl Wish<'_> {
+    /// Whether ranks get CPUs of their own at all.
+    pub fn binds(&self) -> bool {
+        match self.bind {
+            Bind::None => false,
+            Bind::Unsaid => self.map != MapBy::None || self.cpus_per_rank.is_some(),
+            _ => true,
         }
     }
-    let given: Vec<Vec<usize>> = sets.iter().cycle().take(ranks as usize).map(|set| set.clone().into_vec()).collect();
-    let different = given.iter().flatten().collect::<std::collections::BTreeSet<_>>().len();
-    let mut notes = Vec::new();
-    if ranks as usize > different {
-        let s = if different == 1 { "" } else { "s" };
-        notes.push(format!("oversubscribed: {ranks} ranks on {different} CPU{s}"));
-    } else if let Some(quota) = cpus.quota.filter(|quota| *quota < f64::from(ranks)) {
-        notes.push(format!("the cgroup allows the time of {quota:.1} CPUs, and there are {ranks} ranks"));
+
+    /// How many cores each rank gets; `None`: all of its part.
+    fn cores_each(&self) -> Option<usize> {
+        let by_core = *self.bind == Bind::Core || (*self.bind == Bind::Unsaid && self.map == MapBy::Core);
+        self.cpus_per_rank.map(|cores| cores as usize).or(by_core.then_some(1))
     }
-    Ok(Binding { cpus: given, notes })
 }
 
-fn by_core(ranks: u32, cores: &[CpuSet]) -> Vec<CpuSet> {
-    if ranks as usize <= cores.len() {
-        return cores.to_vec();
+/// The CPUs of every rank. `near` holds for each rank what is near to its GPU, where ranks are mapped to GPUs.
+pub fn bind(wish: &Wish<'_>, near: &[NearRank], cpus: Option<&Cpus>, held: &Held) -> Result<Binding, PlanError> {
+    if !wish.binds() {
+        return Ok(Binding::default());
     }
-    let most_threads = cores.iter().map(CpuSet::len).max().unwrap_or(0);
-    let thread =
-        |nth: usize| cores.iter().filter_map(move |core| core.iter().nth(nth)).map(|cpu| CpuSet::from_iter([cpu]));
-    (0..most_threads).flat_map(thread).collect()
+    let Some(cpus) = cpus.filter(|cpus| !cpus.usable.is_empty()) else {
+        // A GPU can be had without its CPUs; what was asked for by name cannot.
+        return match (wish.bind, wish.cpus_per_rank) {
+            (Bind::Unsaid, None) if wish.map == MapBy::Gpu => Ok(Binding {
+                cpus: Vec::new(),
+                notes: vec!["cannot tell which CPUs may be used, so no rank is bound".into()],
+            }),
+            _ => Err(PlanError::UnknownCpus),
+        };
+    };
+    let mut notes = Vec::new();
+    let sets = match (wish.bind, wish.cores_each()) {
+        (Bind::List(sets), _) => explicit::listed(sets, wish.ranks, cpus)?,
+        (_, None) => whole(&parts(wish, near, cpus), wish, cpus),
+        (_, Some(each)) => by_core(&parts(wish, near, cpus), each, cpus, held),
+    };
+    let mut all = CpuSet::default();
+    sets.iter().for_each(|set| all.extend(set));
+    if wish.ranks > all.len() {
+        let s = if all.len() == 1 { "" } else { "s" };
+        notes.push(format!("oversubscribed: {} ranks on {} CPU{s}", wish.ranks, all.len()));
+    } else if let Some(quota) = cpus.quota.filter(|quota| *quota < wish.ranks as f64) {
+        notes.push(format!("the cgroup allows the time of {quota:.1} CPUs, and there are {} ranks", wish.ranks));
+    }
+    let exclusive = matches!(wish.bind, Bind::List(_)) || wish.cores_each().is_some();
+    let others = held.jobs_on(&all);
+    if exclusive && !others.is_empty() {
+        notes.push(format!("CPUs out of {all} are also used by job {} of prun", others.join(", ")));
+    }
+    Ok(Binding { cpus: sets, notes })
+}
+
+/// The part of the machine that each rank belongs to.
+fn parts(wish: &Wish<'_>, near: &[NearRank], cpus: &Cpus) -> Vec<CpuSet> {
+    let nodes: Vec<CpuSet> = cpus.numa.iter().map(|node| node.cpus.clone()).collect();
+    let deal = |parts: &[CpuSet]| spread::deal(parts, wish.ranks, wish.rank_by);
+    match (wish.map, wish.bind) {
+        (MapBy::Gpu, Bind::Numa) => near.iter().map(|near| near.around.clone()).collect(),
+        (MapBy::Gpu, Bind::Socket) => near.iter().map(|near| socket_around(&near.around, cpus)).collect(),
+        (MapBy::Gpu, _) => near.iter().map(|near| near.share.clone()).collect(),
+        (MapBy::Numa, _) | (MapBy::None | MapBy::Core, Bind::Numa) => deal(&nodes),
+        (MapBy::Socket, _) | (MapBy::None | MapBy::Core, Bind::Socket) => deal(&cpus.sockets),
+        (MapBy::None | MapBy::Core, _) => vec![cpus.usable.clone(); wish.ranks],
+    }
+}
+
+fn socket_around(around: &CpuSet, cpus: &Cpus) -> CpuSet {
+    let mut whole = CpuSet::default();
+    cpus.sockets.iter().filter(|socket| !socket.and(around).is_empty()).for_each(|socket| whole.extend(socket));
+    whole
+}
+
+/// Everything of a part; ranks that share a GPU divide its share where there is a core for each.
+fn whole(parts: &[CpuSet], wish: &Wish<'_>, cpus: &Cpus) -> Vec<CpuSet> {
+    if wish.map != MapBy::Gpu || *wish.bind != Bind::Unsaid {
+        return parts.to_vec();
+    }
+    let divided = |rank: usize, part: &CpuSet| {
+        let alike: Vec<usize> = (0..parts.len()).filter(|other| parts[*other] == *part).collect();
+        let cores = cores_of(part, cpus);
+        let each = cores.len() / alike.len();
+        let place = alike.iter().position(|other| *other == rank)?;
+        (each > 0 && alike.len() > 1).then(|| compact::take(&cores, alike.len(), each)[place].clone())
+    };
+    parts.iter().enumerate().map(|(rank, part)| divided(rank, part).unwrap_or_else(|| part.clone())).collect()
+}
+
+/// So many cores of its part for each rank, those that no other job holds first.
+fn by_core(parts: &[CpuSet], each: usize, cpus: &Cpus, held: &Held) -> Vec<CpuSet> {
+    let taken = held.all_cpus();
+    let mut given = vec![CpuSet::default(); parts.len()];
+    for rank in 0..parts.len() {
+        if !given[rank].is_empty() {
+            continue;
+        }
+        let alike: Vec<usize> = (0..parts.len()).filter(|other| parts[*other] == parts[rank]).collect();
+        let cores = cores_of(&parts[rank], cpus);
+        let free: Vec<CpuSet> = cores.iter().filter(|core| core.and(&taken).is_empty()).cloned().collect();
+        let enough = free.len() >= alike.len().saturating_mul(each);
+        let sets = compact::take(if enough { &free } else { &cores }, alike.len(), each);
+        for (other, set) in alike.into_iter().zip(sets) {
+            given[other] = set;
+        }
+    }
+    given
+}
+
+fn cores_of(part: &CpuSet, cpus: &Cpus) -> Vec<CpuSet> {
+    cpus.cores.iter().map(|core| core.and(part)).filter(|core| !core.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -87,14 +185,21 @@ mod tests {
         }
     }
 
-    fn bound(how: &str, ranks: u32, usable: &str) -> (Vec<String>, Vec<String>) {
-        let binding = bind(&how.parse().unwrap(), ranks, Some(&machine(usable))).unwrap();
-        (binding.cpus.into_iter().map(|cpus| CpuSet::from_iter(cpus).to_string()).collect(), binding.notes)
+    fn wish(bind: &Bind, ranks: usize) -> Wish<'_> {
+        Wish { bind, map: MapBy::None, rank_by: RankBy::Turn, cpus_per_rank: None, ranks }
+    }
+
+    fn shown(binding: Binding) -> (Vec<String>, Vec<String>) {
+        (binding.cpus.iter().map(CpuSet::to_string).collect(), binding.notes)
+    }
+
+    fn bound(how: &str, ranks: usize, usable: &str) -> (Vec<String>, Vec<String>) {
+        shown(bind(&wish(&how.parse().unwrap(), ranks), &[], Some(&machine(usable)), &Held::default()).unwrap())
     }
 
     #[test]
     fn cores_come_first_then_threads_then_all_again() {
-        let table: &[(u32, &str, &[&str])] = &[
+        let table: &[(usize, &str, &[&str])] = &[
             (2, "0-7", &["0,4", "1,5"]),
             (4, "0-7", &["0,4", "1,5", "2,6", "3,7"]),
             (6, "0-7", &["0", "1", "2", "3", "4", "5"]),
@@ -119,24 +224,71 @@ mod tests {
     fn a_list_is_used_in_turn_and_must_be_usable() {
         assert_eq!(bound("1,2", 3, "0-3").0, ["1", "2", "1"]);
         assert_eq!(bound("0-1;2-3", 2, "0-3").0, ["0-1", "2-3"]);
-        let error = bind(&"0,1".parse().unwrap(), 2, Some(&machine("1-2"))).unwrap_err();
+        let error = bind(&wish(&"0,1".parse().unwrap(), 2), &[], Some(&machine("1-2")), &Held::default()).unwrap_err();
         let PlanError::CpuNotUsable { cpu, because, usable } = error else { panic!("{error}") };
         assert_eq!((cpu, &*usable), (0, "1-2"));
         assert!(because.contains("affinity"), "{because}");
-        let error = bind(&"9".parse().unwrap(), 1, Some(&machine("0-7"))).unwrap_err();
+        let error = bind(&wish(&"9".parse().unwrap(), 1), &[], Some(&machine("0-7")), &Held::default()).unwrap_err();
         assert!(matches!(error, PlanError::CpuNotUsable { cpu: 9, .. }));
     }
 
     #[test]
     fn without_binding_nothing_need_be_known() {
-        assert_eq!(bind(&Bind::None, 4, None), Ok(Binding::default()));
-        assert_eq!(bind(&Bind::Core, 4, None), Err(PlanError::UnknownCpus));
+        let none = Held::default();
+        assert_eq!(bind(&wish(&Bind::None, 4), &[], None, &none), Ok(Binding::default()));
+        assert_eq!(bind(&wish(&Bind::Unsaid, 4), &[], None, &none), Ok(Binding::default()));
+        assert_eq!(bind(&wish(&Bind::Core, 4), &[], None, &none), Err(PlanError::UnknownCpus));
+        let gpu = Wish { map: MapBy::Gpu, ..wish(&Bind::Unsaid, 1) };
+        assert_eq!(bind(&gpu, &[], None, &none).unwrap().notes.len(), 1);
     }
 
     #[test]
     fn a_quota_below_the_ranks_is_told() {
         let cpus = Cpus { quota: Some(1.5), ..machine("0-7") };
-        assert_eq!(bind(&Bind::Core, 2, Some(&cpus)).unwrap().notes.len(), 1);
-        assert_eq!(bind(&Bind::Core, 1, Some(&cpus)).unwrap().notes.len(), 0);
+        let notes = |ranks| bind(&wish(&Bind::Core, ranks), &[], Some(&cpus), &Held::default()).unwrap().notes.len();
+        assert_eq!((notes(2), notes(1)), (1, 0));
+    }
+
+    #[test]
+    fn cores_are_taken_out_of_the_part_that_a_rank_is_mapped_to() {
+        type Row = (MapBy, &'static str, Option<u32>, RankBy, &'static [&'static str]);
+        let table: &[Row] = &[
+            (MapBy::Numa, "core", None, RankBy::Turn, &["0,4", "2,6", "1,5", "3,7"]),
+            (MapBy::Numa, "core", None, RankBy::Fill, &["0,4", "1,5", "2,6", "3,7"]),
+            (MapBy::Numa, "none", Some(2), RankBy::Turn, &[]),
+            (MapBy::Core, "", None, RankBy::Turn, &["0,4", "1,5", "2,6", "3,7"]),
+            (MapBy::None, "", Some(2), RankBy::Turn, &["0-1", "2-3", "4-5", "6-7"]),
+            (MapBy::Numa, "", None, RankBy::Fill, &["0-1,4-5", "0-1,4-5", "2-3,6-7", "2-3,6-7"]),
+        ];
+        for (map, how, cpus_per_rank, rank_by, expected) in table {
+            let how = if how.is_empty() { Bind::Unsaid } else { how.parse().unwrap() };
+            let wish = Wish { bind: &how, map: *map, rank_by: *rank_by, cpus_per_rank: *cpus_per_rank, ranks: 4 };
+            let binding = bind(&wish, &[], Some(&machine("0-7")), &Held::default()).unwrap();
+            assert_eq!(shown(binding).0, *expected, "{map:?} {how:?} {cpus_per_rank:?}");
+        }
+    }
+
+    #[test]
+    fn ranks_of_one_gpu_divide_its_share() {
+        let near = |around: &str, share: &str| NearRank { around: set(around), share: set(share) };
+        let ranks =
+            [near("0-1,4-5", "0-1,4-5"), near("2-3,6-7", "2,6"), near("0-1,4-5", "0-1,4-5"), near("2-3,6-7", "2,6")];
+        let given = |how: &Bind| {
+            let wish = Wish { map: MapBy::Gpu, ..wish(how, 4) };
+            shown(bind(&wish, &ranks, Some(&machine("0-7")), &Held::default()).unwrap()).0
+        };
+        assert_eq!(given(&Bind::Unsaid), ["0,4", "2,6", "1,5", "2,6"]);
+        assert_eq!(given(&Bind::Numa), ["0-1,4-5", "2-3,6-7", "0-1,4-5", "2-3,6-7"]);
+        assert_eq!(given(&Bind::Core), ["0,4", "2", "1,5", "6"]);
+    }
+
+    #[test]
+    fn cores_of_another_job_are_left_to_it_as_long_as_possible() {
+        let held = Held { cpus: vec![(set("0-1"), "abcd".into())], ..Held::default() };
+        let given = |ranks| shown(bind(&wish(&Bind::Core, ranks), &[], Some(&machine("0-7")), &held).unwrap());
+        assert_eq!(given(2), (vec!["2,6".into(), "3,7".into()], vec![]));
+        let (cpus, notes) = given(3);
+        assert_eq!(cpus[0], "0,4");
+        assert!(notes[0].contains("job abcd"), "{notes:?}");
     }
 }

@@ -8,16 +8,16 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use super::StartContext;
+use super::{GpuPlan, StartContext};
 use crate::job::template::Numbers;
-use crate::job::{Job, Program, Verify};
+use crate::job::{GpuChoice, Job, Program, Verify};
 
 /// What `--env-clear` keeps.
 const KEPT_WHEN_CLEARED: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"];
 
 /// Variables that tell one rank of another world who it is. What describes an allocation
 /// (`SLURM_JOB_ID`, `SLURM_CPUS_ON_NODE`) or tunes a library (`OMPI_MCA_btl`, `PMIX_MCA_gds`) stays.
-const STALE: [&str; 44] = [
+const STALE: [&str; 47] = [
     // torchrun, and what copies its names
     "RANK",
     "WORLD_SIZE",
@@ -67,6 +67,9 @@ const STALE: [&str; 44] = [
     comm::env::SEGMENT_FD,
     comm::env::SOCKET,
     comm::env::USABLE_CPUS,
+    comm::env::GPU,
+    comm::env::RANKS_PER_GPU,
+    comm::env::RING,
     "FLUX_JOB_SIZE",
 ];
 
@@ -130,8 +133,17 @@ impl Shared {
     }
 }
 
+/// Where a rank runs, as far as its variables tell.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Place<'a> {
+    /// The GPUs of the job, if ranks have any.
+    pub gpu: Option<&'a GpuPlan>,
+    /// Cores that it is bound to.
+    pub cores: Option<usize>,
+}
+
 /// The part of the environment that all ranks share.
-pub fn shared(job: &Job, context: &StartContext) -> Shared {
+pub fn shared(job: &Job, context: &StartContext, gpus: &GpuPlan) -> Shared {
     let mut shared = Shared::default();
     for (name, value) in &context.inherited {
         if job.environment.clear && !KEPT_WHEN_CLEARED.iter().any(|kept| name == *kept) {
@@ -152,6 +164,17 @@ pub fn shared(job: &Job, context: &StartContext) -> Shared {
     let size = job.world_size().to_string();
     shared.set("WORLD_SIZE", &size);
     shared.set("LOCAL_WORLD_SIZE", &size);
+    if !gpus.of_rank.is_empty() {
+        if !gpus.masked {
+            shared.set("CUDA_VISIBLE_DEVICES", gpus.visible(0));
+        }
+        // The user's own order is kept: names are UUIDs, which it does not touch.
+        if !shared.has("CUDA_DEVICE_ORDER") {
+            shared.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        }
+    } else if job.placement.gpus == GpuChoice::None {
+        shared.set("CUDA_VISIBLE_DEVICES", "");
+    }
     if let Some(verify) = job.verify {
         let text = match verify {
             Verify::Off => "off",
@@ -175,6 +198,14 @@ pub fn shared(job: &Job, context: &StartContext) -> Shared {
     }
     shared.set(comm::env::SIZE, &size);
     shared.set(comm::env::LOCAL_SIZE, &size);
+    if !gpus.of_rank.is_empty() {
+        let ring: Vec<String> = gpus.ring.iter().map(usize::to_string).collect();
+        shared.set(comm::env::RING, ring.join(","));
+        let most = gpus.most_per_gpu();
+        if most > 1 {
+            shared.set(comm::env::RANKS_PER_GPU, most.to_string());
+        }
+    }
     shared.set(comm::env::NODE, "0");
     shared.set(comm::env::JOB_ID, &context.job_id);
     shared.set(comm::env::RESTART_COUNT, context.restart_count.to_string());
@@ -182,7 +213,13 @@ pub fn shared(job: &Job, context: &StartContext) -> Shared {
 }
 
 /// What one rank has beyond [`shared`], `NAME=VALUE` each.
-pub fn of_rank(program: &Program, shared: &Shared, numbers: Numbers, working_dir: Option<&OsStr>) -> Vec<Vec<u8>> {
+pub fn of_rank(
+    program: &Program,
+    shared: &Shared,
+    numbers: Numbers,
+    working_dir: Option<&OsStr>,
+    place: &Place<'_>,
+) -> Vec<Vec<u8>> {
     let users =
         |name: &str| program.env.iter().any(|(its, _)| its == name) || shared.from_files.iter().any(|its| its == name);
     let rank = numbers.rank.to_string();
@@ -192,6 +229,17 @@ pub fn of_rank(program: &Program, shared: &Shared, numbers: Numbers, working_dir
         if !users(name) {
             lines.push(line(name, value));
         }
+    }
+    if let Some(gpus) = place.gpu {
+        let local_rank = numbers.local_rank as usize;
+        let position = if gpus.masked { Some(0) } else { gpus.of_rank.get(local_rank).copied() };
+        lines.extend(position.map(|position| line(comm::env::GPU, position.to_string())));
+        if gpus.masked && !users("CUDA_VISIBLE_DEVICES") {
+            lines.push(line("CUDA_VISIBLE_DEVICES", gpus.visible(local_rank)));
+        }
+    }
+    if let Some(cores) = place.cores.filter(|_| !users("OMP_NUM_THREADS") && !shared.has("OMP_NUM_THREADS")) {
+        lines.push(line("OMP_NUM_THREADS", cores.to_string()));
     }
     if let Some(dir) = working_dir.filter(|_| !users("PWD")) {
         lines.push(line("PWD", dir));
@@ -325,6 +373,32 @@ mod tests {
             (found.contains_key("PATH"), found.get("SECRET"), &*found["MASTER_ADDR"]),
             (true, None, "127.0.0.1")
         );
+    }
+
+    #[test]
+    fn ranks_with_gpus_know_them_and_the_ring() {
+        let machine = crate::topology::tests_support::two_sockets();
+        let node = Node::of(machine);
+        let found = |text: &str, inherited: &[(&str, &str)], rank: usize| -> BTreeMap<String, String> {
+            let plan = plan(&job(text), &node, &context(inherited)).unwrap();
+            let lines = plan.node.base_env.iter().chain(&plan.node.ranks[rank].env);
+            lines
+                .map(|line| String::from_utf8(line.clone()).unwrap())
+                .map(|line| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap())
+                .collect()
+        };
+        let env = found(TWO, &[], 1);
+        assert_eq!(env["CUDA_VISIBLE_DEVICES"].split(',').count(), 2);
+        assert_eq!((&*env["PRUN_GPU"], &*env["PRUN_RING"], &*env["CUDA_DEVICE_ORDER"]), ("1", "0,1", "PCI_BUS_ID"));
+        assert_eq!((&*env["OMP_NUM_THREADS"], env.get("PRUN_RANKS_PER_GPU")), ("2", None));
+        let own = found(&format!("{TWO}[env]\nCUDA_VISIBLE_DEVICES = '3'"), &[("OMP_NUM_THREADS", "7")], 1);
+        assert_eq!((&*own["CUDA_VISIBLE_DEVICES"], &*own["OMP_NUM_THREADS"]), ("3", "7"));
+        let masked = found(&format!("{TWO}[placement]\ngpu-mask = true"), &[], 1);
+        assert_eq!((&*masked["PRUN_GPU"], masked["CUDA_VISIBLE_DEVICES"].split(',').count()), ("0", 1));
+        let none = found(&format!("{TWO}[placement]\ngpus = 'none'"), &[], 1);
+        assert_eq!((&*none["CUDA_VISIBLE_DEVICES"], none.get("PRUN_GPU")), ("", None));
+        let shared = found("ranks = 8\nprogram = ['a']\n[placement]\nshare-gpus = true", &[], 5);
+        assert_eq!((&*shared["PRUN_GPU"], &*shared["PRUN_RANKS_PER_GPU"]), ("1", "2"));
     }
 
     #[test]

@@ -1,14 +1,22 @@
 //! Who runs where and with what: [`plan`] makes a [`Plan`] of a [`Job`] and a [`Node`], and looks at
 //! nothing else.
 //!
-//! [`node`] reads the machine, [`bind`] gives out CPUs, [`environment`] makes the ranks' variables,
-//! [`explain`] shows a plan without starting it.
+//! [`node`] reads the machine, [`gpu`] gives out GPUs, [`bind`] CPUs ([`near`] those GPUs where there are any),
+//! [`held`] knows what other jobs have, [`environment`] makes the ranks' variables, [`explain`] and [`table`] show a
+//! plan without starting it.
 
 pub mod bind;
+pub mod compact;
 pub mod cpuset;
 pub mod environment;
 pub mod explain;
+pub mod explicit;
+pub mod gpu;
+pub mod held;
+pub mod near;
 pub mod node;
+pub mod spread;
+pub mod table;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,8 +25,11 @@ use std::path::PathBuf;
 use rankd::proto::{NodePlan, ProgramPlan, RankPlan};
 
 use crate::job::template::Numbers;
-use crate::job::{Job, PtyRanks};
+use crate::job::{Job, MapBy, PtyRanks};
 use crate::refused::Refused;
+use crate::topology::Machine;
+use bind::{NearRank, Wish};
+pub use gpu::GpuPlan;
 pub use node::Node;
 
 /// What differs from one start of a job to the next.
@@ -49,6 +60,10 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// Inherited variables that the ranks do not get, since they name another world.
     pub removed: Vec<OsString>,
+    /// What ranks are mapped to.
+    pub map: MapBy,
+    /// The ranks' GPUs; none where ranks are not mapped to GPUs.
+    pub gpus: GpuPlan,
 }
 
 /// Why a job cannot run on this machine.
@@ -77,6 +92,36 @@ pub enum PlanError {
     /// The CPUs could not be found out.
     #[error("cannot tell which CPUs may be used, which --bind needs")]
     UnknownCpus,
+    /// One GPU each was asked for, or is the rule.
+    #[error("{ranks} ranks, {gpus} {}", if *gpus == 1 { "GPU" } else { "GPUs" })]
+    TooFewGpus {
+        /// So many ranks.
+        ranks: usize,
+        /// So many GPUs that they may use.
+        gpus: usize,
+    },
+    /// There is no GPU to give out.
+    #[error("--map-by gpu, and there is no NVIDIA GPU that the ranks could use")]
+    NoGpu {
+        /// Hidden, or not there.
+        because: String,
+    },
+    /// `--gpus` names one that is not there.
+    #[error("--gpus names {item}, which is not among the GPUs that prun may use")]
+    UnknownGpu {
+        /// As it was written.
+        item: String,
+        /// Those that may be used.
+        known: String,
+        /// It is there, and `CUDA_VISIBLE_DEVICES` hides it.
+        hidden: bool,
+    },
+    /// `--gpus` names one twice.
+    #[error("--gpus names {item} twice")]
+    GpuTwice {
+        /// As it was written.
+        item: String,
+    },
 }
 
 impl From<PlanError> for Refused {
@@ -90,6 +135,17 @@ impl From<PlanError> for Refused {
                 refused.because(because).try_instead(format!("CPUs out of {usable}"))
             }
             PlanError::UnknownCpus => refused.try_instead("`--bind none`"),
+            PlanError::TooFewGpus { gpus, .. } => {
+                refused.because("each rank gets a GPU of its own").try_instead(format!(
+                    "`-n {gpus}`; or `--share-gpus`, if ranks may share; or `--map-by none`, if the program uses no GPU"
+                ))
+            }
+            PlanError::NoGpu { because } => refused.because(because).try_instead("`--map-by none`, or `prun doctor`"),
+            PlanError::UnknownGpu { known, hidden, .. } => {
+                let refused = if hidden { refused.because("CUDA_VISIBLE_DEVICES hides it") } else { refused };
+                refused.try_instead(format!("GPUs out of {known}; `prun topo` shows them"))
+            }
+            PlanError::GpuTwice { .. } => refused.try_instead("`--share-gpus`, if ranks may share a GPU"),
         }
     }
 }
@@ -102,8 +158,32 @@ pub fn plan(job: &Job, node: &Node, context: &StartContext) -> Result<Plan, Plan
     {
         return Err(PlanError::TooManyRanks { ranks: size, most: capacity.ranks, because: capacity.because.clone() });
     }
-    let bind::Binding { cpus, notes } = bind::bind(&job.bind, size, node.cpus.as_ref())?;
-    let shared = environment::shared(job, context);
+    let map = gpu::mapping(job, node.machine.as_ref(), context);
+    let mut notes = node.notes.clone();
+    let nothing = Machine::default();
+    let machine = node.machine.as_ref().unwrap_or(&nothing);
+    let gpus = match map {
+        MapBy::Gpu => gpu::choose(job, machine, &node.held, context)?,
+        _ => GpuPlan::default(),
+    };
+    notes.extend(gpus.notes.iter().cloned());
+    let near = near_ranks(&gpus, machine, node, &mut notes);
+    let wish = Wish {
+        bind: &job.bind,
+        map,
+        rank_by: job.placement.rank_by,
+        cpus_per_rank: job.placement.cpus_per_rank,
+        ranks: size as usize,
+    };
+    let mut binding = bind::bind(&wish, &near, node.cpus.as_ref(), &node.held)?;
+    notes.append(&mut binding.notes);
+    if binding.cpus.is_empty()
+        && let Some(wider) = &node.widened
+    {
+        binding.cpus = vec![wider.clone(); size as usize];
+    }
+    let cpus = binding.cpus;
+    let shared = environment::shared(job, context, &gpus);
 
     let mut ranks = Vec::with_capacity(size as usize);
     let programs = job
@@ -114,13 +194,20 @@ pub fn plan(job: &Job, node: &Node, context: &StartContext) -> Result<Plan, Plan
     for (rank, (index, program)) in (0..size).zip(programs) {
         // There is one node, so a rank's number on it is its number in the job.
         let numbers = Numbers { rank, local_rank: rank, size };
+        let own = cpus.get(rank as usize);
+        let place = environment::Place {
+            gpu: (!gpus.of_rank.is_empty()).then_some(&gpus),
+            // How many cores, not threads: a thread for each is what OpenMP programs want.
+            cores: own.filter(|_| wish.binds()).and_then(|set| node.cores_in(set)),
+        };
         let working_dir = program.working_dir.as_ref().map(|dir| context.cwd.join(dir.fill(numbers)).into_os_string());
         ranks.push(RankPlan {
             rank,
             program: index,
-            env: environment::of_rank(program, &shared, numbers, working_dir.as_deref()),
+            env: environment::of_rank(program, &shared, numbers, working_dir.as_deref(), &place),
             working_dir: working_dir.map(OsString::into_vec),
-            cpus: cpus.get(rank as usize).cloned(),
+            cpus: own.map(|set| set.clone().into_vec()),
+            memory_node: own.filter(|_| wish.binds()).and_then(|set| node.memory_of(set)),
             controlling_terminal: match job.output.pty {
                 PtyRanks::None => false,
                 PtyRanks::All => true,
@@ -144,7 +231,29 @@ pub fn plan(job: &Job, node: &Node, context: &StartContext) -> Result<Plan, Plan
         },
         notes,
         removed: shared.removed,
+        map,
+        gpus,
     })
+}
+
+/// What is near to the GPU of each rank; a GPU whose place is unknown is told once.
+fn near_ranks(gpus: &GpuPlan, machine: &Machine, node: &Node, notes: &mut Vec<String>) -> Vec<NearRank> {
+    let Some(cpus) = node.cpus.as_ref().filter(|_| !gpus.of_rank.is_empty()) else { return Vec::new() };
+    let near = near::near(machine, cpus);
+    let of = |at: &usize| machine.gpus.iter().position(|gpu| gpu.index == gpus.seen[*at].gpu).unwrap_or(0);
+    for at in 0..gpus.seen.len() {
+        if let Some(note) = near.notes[of(&at)].as_ref().filter(|note| !notes.contains(note)) {
+            notes.push(note.clone());
+        }
+    }
+    let everything = || cpus.usable.clone();
+    gpus.of_rank
+        .iter()
+        .map(|at| NearRank {
+            around: near.around.get(of(at)).cloned().unwrap_or_else(everything),
+            share: near.share.get(of(at)).cloned().unwrap_or_else(everything),
+        })
+        .collect()
 }
 
 fn millis(time: std::time::Duration) -> u64 {

@@ -3,6 +3,7 @@
 //! Everything is read from `/proc` and `/sys` under a root that tests can move. What cannot be read stays
 //! unknown; nothing is guessed from it.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,11 @@ use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::cpuset::CpuSet;
-use crate::job::{Bind, Job};
+use super::held::Held;
+use crate::batch::{self, Grant};
+use crate::job::{Bind, GpuChoice, Job, MapBy};
+use crate::topology::read::{Detail, has_nvidia_driver, has_slices, machine as read_machine};
+use crate::topology::{Machine, known, nvml};
 
 /// Jobs up to this size are started without a look at the machine's limits.
 const SURELY_FITS: u32 = 64;
@@ -26,6 +31,16 @@ pub struct Node {
     pub cpus: Option<Cpus>,
     /// How many ranks fit; `None` where nobody asked.
     pub capacity: Option<Capacity>,
+    /// GPUs and what is near to them; `None` where nobody asked or there are none.
+    pub machine: Option<Machine>,
+    /// What other jobs of prun have.
+    pub held: Held,
+    /// What a batch system granted.
+    pub grant: Option<Grant>,
+    /// CPUs for ranks that are not bound, where prun's own mask is narrower than what the job was granted.
+    pub widened: Option<CpuSet>,
+    /// What the user should know.
+    pub notes: Vec<String>,
 }
 
 /// The CPUs that prun may use, and how they lie.
@@ -63,6 +78,12 @@ pub struct Cpus {
 }
 
 impl Cpus {
+    /// The same machine with more CPUs to use: cores and nodes that were not looked at are taken as they come.
+    fn widened(&self, allowed: &CpuSet) -> Cpus {
+        let wider = read_cpus_of(Path::new("/"), allowed);
+        Cpus { usable: allowed.clone(), cores: wider.0, sockets: wider.1, numa: wider.2, ..self.clone() }
+    }
+
     /// Why `cpu` may not be used; `None` if it may.
     pub fn why_not(&self, cpu: usize) -> Option<String> {
         if self.usable.contains(cpu) {
@@ -98,15 +119,119 @@ pub struct Capacity {
 }
 
 impl Node {
-    /// Reads what planning `job` looks at, and no more: a job of a few unbound ranks needs nothing.
-    pub fn read_for(job: &Job, root: &Path) -> Node {
-        let cpus = job.bind != Bind::None || job.dry_run;
-        let capacity = job.world_size() > SURELY_FITS;
-        Node {
-            cpus: cpus.then(|| read_cpus(root)).flatten(),
-            capacity: capacity.then(|| read_capacity(root)).flatten(),
+    /// Reads what planning `job` looks at, and no more: on a machine without GPUs a job of a few unbound ranks needs
+    /// one look for the NVIDIA driver.
+    pub fn read_for(job: &Job, root: &Path, inherited: &[(OsString, OsString)], hostname: &str) -> Node {
+        let mut node = Node::default();
+        match batch::read_here(inherited, hostname) {
+            Ok(grant) => node.grant = grant,
+            Err(error) => node.notes.push(format!("{error}: prun goes on as if there were no batch system")),
+        }
+        let placement = &job.placement;
+        let wants_gpus = placement.map_by.is_none_or(|map| map == MapBy::Gpu) && placement.gpus != GpuChoice::None;
+        if (wants_gpus || job.dry_run) && has_nvidia_driver(root) {
+            let mut machine = launch_machine(root, node.grant.is_some());
+            // Two or three GPUs that are all used make one ring only, whatever lies between them.
+            let (ranks, gpus) = (job.world_size() as usize, machine.gpus.len());
+            if job.dry_run || (ranks > 1 && gpus > 1 && (ranks < gpus || gpus > 3)) {
+                let place = known::place(inherited, root, &machine);
+                known::complete(&mut machine, place.as_deref());
+            }
+            node.machine = Some(machine);
+        }
+        let maps = placement.map_by.is_some_and(|map| map != MapBy::None) || placement.cpus_per_rank.is_some();
+        let binds = !matches!(job.bind, Bind::None | Bind::Unsaid) || maps;
+        node.cpus = match &node.machine {
+            Some(machine) => machine.cpus.clone(),
+            None => (binds || job.dry_run || node.grant.is_some()).then(|| read_cpus(root)).flatten(),
+        };
+        if node.machine.is_some() || binds {
+            node.held = Held::read(root);
+        }
+        if job.world_size() > SURELY_FITS {
+            node.capacity = read_capacity(root);
+        }
+        node.respect_grant();
+        node
+    }
+
+    /// A machine that was read from somewhere; nothing of it is held.
+    pub fn of(machine: Machine) -> Node {
+        Node { cpus: machine.cpus.clone(), machine: Some(machine), ..Node::default() }
+    }
+
+    /// A batch system may have bound prun itself to fewer CPUs than it gave to the job. Where the cgroup shows exactly
+    /// those of the job, the ranks get them; otherwise it is said.
+    fn respect_grant(&mut self) {
+        let (Some(grant), Some(cpus)) = (&self.grant, &mut self.cpus) else { return };
+        self.notes.extend(grant.notes.iter().cloned());
+        let Some(granted) = grant.cpus_here.map(|granted| granted as usize) else { return };
+        let own = cpus.usable.len();
+        if own >= granted {
+            return;
+        }
+        let allowed = match (&cpus.cgroup, &cpus.online) {
+            (Some(cgroup), Some(online)) => cgroup.and(online),
+            (Some(cgroup), None) => cgroup.clone(),
+            (None, Some(online)) => online.clone(),
+            (None, None) => cpus.usable.clone(),
+        };
+        let scheduler = grant.scheduler;
+        if allowed.len() == granted {
+            self.notes.push(format!(
+                "{scheduler} bound prun itself to CPUs {} of the {granted} that the job has; its ranks may use all: {allowed}",
+                cpus.usable
+            ));
+            *cpus = cpus.widened(&allowed);
+            self.widened = Some(allowed);
+        } else {
+            let how = match scheduler {
+                batch::Scheduler::Slurm => "; start prun with `srun --cpu-bind=none`",
+                _ => "",
+            };
+            self.notes.push(format!(
+                "{scheduler} gave this job {granted} CPUs, and prun itself may use {own} of them ({}){how}",
+                cpus.usable
+            ));
         }
     }
+
+    /// How many cores have a CPU in `set`.
+    pub fn cores_in(&self, set: &CpuSet) -> Option<usize> {
+        let cores = &self.cpus.as_ref()?.cores;
+        Some(cores.iter().filter(|core| !core.and(set).is_empty()).count()).filter(|count| *count > 0)
+    }
+
+    /// The NUMA node whose memory is near to all of `set`; `None` on a machine with one, or where the cgroup forbids
+    /// that memory.
+    pub fn memory_of(&self, set: &CpuSet) -> Option<usize> {
+        let cpus = self.cpus.as_ref()?;
+        let node = cpus.numa.iter().find(|node| node.cpus.and(set).len() == set.len())?;
+        let allowed = cpus.memory_nodes.as_ref().is_none_or(|nodes| nodes.contains(node.id));
+        (cpus.numa.len() > 1 && allowed && !set.is_empty()).then_some(node.id)
+    }
+}
+
+/// What a launch reads of a machine with GPUs: not NVML, unless GPUs are cut into slices, whose names only it knows.
+fn launch_machine(root: &Path, in_batch_job: bool) -> Machine {
+    let mut machine = read_machine(root, Detail::Launch);
+    if in_batch_job {
+        // A device file may be there and yet be closed to this job's cgroup.
+        machine.gpus.retain(|gpu| gpu.minor.is_none_or(|minor| may_open(&root.join(format!("dev/nvidia{minor}")))));
+        for (index, gpu) in machine.gpus.iter_mut().enumerate() {
+            gpu.index = index;
+        }
+    }
+    if has_slices(root, &machine)
+        && let Ok(answer) = nvml::ask()
+    {
+        nvml::enrich(&mut machine, answer);
+    }
+    machine
+}
+
+fn may_open(path: &Path) -> bool {
+    !matches!(fs::OpenOptions::new().read(true).write(true).open(path), Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// The CPUs; `None` if not even the affinity mask can be read.
@@ -141,6 +266,12 @@ pub fn read_cpus(root: &Path) -> Option<Cpus> {
         online,
         notes,
     })
+}
+
+/// Cores, sockets and NUMA nodes of these CPUs.
+fn read_cpus_of(root: &Path, usable: &CpuSet) -> (Vec<CpuSet>, Vec<CpuSet>, Vec<NumaNode>) {
+    let cores = read_cores(root, usable);
+    (cores.clone(), read_sockets(root, &cores), read_numa(root, usable, &mut Vec::new()))
 }
 
 /// Usable CPUs by the number of their package; all in one where the kernel does not tell.
@@ -205,6 +336,16 @@ fn read_numa(root: &Path, usable: &CpuSet, notes: &mut Vec<String>) -> Vec<NumaN
         nodes.push(NumaNode { id: 0, cpus: usable.clone() });
     }
     nodes
+}
+
+/// The memory in bytes that the cgroup allows, where it limits it.
+pub fn memory_limit(root: &Path) -> Option<u64> {
+    let (v2, directories) = Cgroups::read(root).directories("memory")?;
+    let name = if v2 { "memory.max" } else { "memory.limit_in_bytes" };
+    let limits =
+        directories.iter().filter_map(|directory| fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok());
+    // The first version writes "no limit" as a number that no machine has.
+    limits.min().filter(|limit| *limit < 1 << 60)
 }
 
 /// How many ranks the limits of this process and of the machine allow.

@@ -53,7 +53,7 @@ fn rest(command: &clap::Command) -> Roff {
     }
     page.control("SH", ["JOB FILE"]);
     page.text([roman(
-        "A job file is TOML. A key is the long name of its flag, at the top or in one of the tables [output] and [ending], and \
+        "A job file is TOML. A key is the long name of its flag, at the top or in one of the tables [output], [ending] and [placement], and \
          takes what the flag takes: texts, numbers, true and false. Relative paths count from prun's working directory. \
          `program` is a list, the program and then each argument; a table [[program]] for each of several programs holds argv, \
          ranks, wdir, env and pass-env. The table [env] sets variables; pass-env lists names whose values come from prun's own \

@@ -122,6 +122,8 @@ impl Reading {
             self.device.driver = Some(rest.trim().to_owned());
         } else if let Some(rest) = line.strip_prefix("NUMA node: ") {
             self.device.numa = rest.trim().parse().ok();
+        } else if let Some(rest) = line.strip_prefix("ACSCtl:") {
+            self.device.acs_redirect = Some(rest.contains("ReqRedir+"));
         } else if line.contains("] Express") {
             let port = ["Root Port", "Upstream Port", "Downstream Port", "to PCI-Express Bridge"];
             if port.iter().any(|kind| line.contains(kind)) && self.device.kind == DeviceKind::Endpoint {

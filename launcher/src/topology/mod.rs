@@ -5,6 +5,7 @@
 //! unknown. [`ring`] finds the best cycle over GPUs.
 
 pub mod aer;
+pub mod known;
 pub mod link;
 pub mod lspci;
 pub mod nvml;
@@ -249,6 +250,9 @@ pub struct Device {
     /// Whether the port has nothing below it; `None` if unknown or no port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_empty: Option<bool>,
+    /// Whether it sends transfers between devices below it up to the host bridge (ACS); `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acs_redirect: Option<bool>,
     /// Errors that it reported.
     #[serde(default, skip_serializing_if = "Aer::is_unknown")]
     pub aer: Aer,
@@ -270,6 +274,7 @@ impl Device {
             above: Vec::new(),
             link: PciLink::default(),
             is_empty: None,
+            acs_redirect: None,
             aer: Aer::default(),
         }
     }

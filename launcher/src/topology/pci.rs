@@ -99,8 +99,8 @@ impl Speed {
     fn lane_gb_s(self) -> f64 {
         let raw = f64::from(self.0) / 10.0 / 8.0;
         match self.0 {
-            ..=50 => raw * 0.8,
-            ..=320 => raw * 128.0 / 130.0,
+            0..=50 => raw * 0.8,
+            51..=320 => raw * 128.0 / 130.0,
             _ => raw * 0.945,
         }
     }

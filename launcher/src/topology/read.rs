@@ -32,6 +32,15 @@ pub fn has_nvidia_driver(root: &Path) -> bool {
     root.join(DRIVER_GPUS).exists()
 }
 
+/// Whether a GPU is cut into MIG slices; their names are known to NVML alone.
+pub fn has_slices(root: &Path, machine: &Machine) -> bool {
+    let sliced = |minor: u32| {
+        let directory = root.join(format!("proc/driver/nvidia/capabilities/gpu{minor}/mig"));
+        entries(&directory).any(|name| name.starts_with("gi"))
+    };
+    machine.gpus.iter().filter_map(|gpu| gpu.minor).any(sliced)
+}
+
 /// The machine below `root`.
 pub fn machine(root: &Path, detail: Detail) -> Machine {
     let mut machine = Machine {
@@ -250,6 +259,7 @@ pub fn device(root: &Path, address: PciAddress, with_errors: bool) -> Option<Dev
         above,
         link,
         is_empty,
+        acs_redirect: (kind == DeviceKind::Port && with_errors).then(|| acs_redirect(&base)).flatten(),
         aer: Aer {
             correctable: counts("aer_dev_correctable"),
             nonfatal: counts("aer_dev_nonfatal"),
@@ -257,6 +267,28 @@ pub fn device(root: &Path, address: PciAddress, with_errors: bool) -> Option<Dev
         },
         ..Device::at(address)
     })
+}
+
+/// Whether the bridge redirects requests between devices: bit 2 of the ACS control register. Only root sees that far
+/// into the configuration space.
+fn acs_redirect(base: &Path) -> Option<bool> {
+    const EXTENDED: usize = 0x100;
+    const ACS: u16 = 0x000d;
+    let config = fs::read(base.join("config")).ok().filter(|config| config.len() > EXTENDED)?;
+    let word = |at: usize| Some(u16::from_le_bytes([*config.get(at)?, *config.get(at + 1)?]));
+    let mut at = EXTENDED;
+    // Each capability names the next; a damaged list may lead in a circle.
+    for _ in 0..64 {
+        let (id, next) = (word(at)?, usize::from(word(at + 2)? >> 4));
+        if id == ACS {
+            return Some(word(at + 6)? & 0x04 != 0);
+        }
+        if next < EXTENDED {
+            return None;
+        }
+        at = next;
+    }
+    None
 }
 
 /// Host bridge and bridges of `../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0`. A controller that opens a
@@ -425,6 +457,24 @@ mod tests {
         assert!(machine.devices[2].link.is_unknown());
         assert_eq!(machine.nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>(), ["eth0", "10000:00:04.0"]);
         assert_eq!(machine.devices[0].is_empty, Some(false));
+    }
+
+    #[test]
+    fn redirection_is_read_out_of_the_configuration_space() {
+        let tree = Tree::new("acs");
+        let mut config = vec![0u8; 0x200];
+        config[0x100..0x104].copy_from_slice(&[0x01, 0x00, 0x01, 0x14]);
+        config[0x140..0x148].copy_from_slice(&[0x0d, 0x00, 0x01, 0x00, 0, 0, 0x1d, 0]);
+        tree.device("0000:00:01.0", &[], &[("class", "0x060400")]);
+        let base = tree.root().join("sys/bus/pci/devices/0000:00:01.0");
+        for (length, control, expected) in [(0x200, 0x1d, Some(true)), (0x200, 0x01, Some(false)), (0x40, 0, None)] {
+            config[0x146] = control;
+            std::fs::write(base.join("config"), &config[..length]).unwrap();
+            assert_eq!(acs_redirect(&base), expected);
+        }
+        config[0x102..0x104].copy_from_slice(&[0x01, 0x10]);
+        std::fs::write(base.join("config"), &config).unwrap();
+        assert_eq!(acs_redirect(&base), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use super::{Gpu, Link, LinkKind, Machine, NVIDIA, Nic, gpu_name};
 use crate::placement::cpuset::CpuSet;
+use crate::placement::node::{Cpus, NumaNode};
 
 /// Why a text is no such table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +102,7 @@ pub fn read(text: &str) -> Result<Machine, TableError> {
             machine.nics.push(Nic { name: named(name), ..Nic::default() });
         }
     }
+    machine.cpus = cpus_of(&machine.gpus);
     let unsure: Vec<String> =
         machine.gpus.iter().filter(|gpu| gpu.numa.len() > 1).map(|gpu| gpu_name(gpu.index)).collect();
     if !unsure.is_empty() {
@@ -110,6 +112,26 @@ pub fn read(text: &str) -> Result<Machine, TableError> {
         ));
     }
     Ok(machine)
+}
+
+/// The CPUs that the table speaks of. It does not tell which of them share a core.
+fn cpus_of(gpus: &[Gpu]) -> Option<Cpus> {
+    let mut usable = CpuSet::default();
+    gpus.iter().filter_map(|gpu| gpu.local_cpus.as_ref()).for_each(|cpus| usable.extend(cpus));
+    let mut numa: Vec<NumaNode> = Vec::new();
+    for gpu in gpus {
+        if let ([id], Some(cpus)) = (gpu.numa.as_slice(), &gpu.local_cpus)
+            && numa.iter().all(|node| node.id != *id)
+        {
+            numa.push(NumaNode { id: *id, cpus: cpus.clone() });
+        }
+    }
+    if numa.is_empty() {
+        numa.push(NumaNode { id: 0, cpus: usable.clone() });
+    }
+    let cores = usable.iter().map(|cpu| CpuSet::from_iter([cpu])).collect();
+    let sockets = vec![usable.clone()];
+    (!usable.is_empty()).then(|| Cpus { affinity: usable.clone(), usable, cores, sockets, numa, ..Cpus::default() })
 }
 
 /// Columns behind the cells, as far as the header has them.

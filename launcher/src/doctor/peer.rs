@@ -1,0 +1,134 @@
+//! Ways between GPUs: what the driver reports, what was proven, and what stands in the way.
+
+use super::{Finding, Level};
+use crate::topology::{LinkKind, Machine, gpu_name};
+
+/// Measured bandwidth below this part of what the kind of link should give is a finding.
+const EXPECTED_PART: f64 = 0.5;
+
+/// All findings about ways between GPUs.
+pub fn findings(machine: &Machine) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for link in machine.links.iter().filter(|link| link.b.starts_with("GPU")) {
+        let place = format!("{} and {}", link.a, link.b);
+        match (link.peer_proven, link.peer_reported) {
+            (Some(false), _) => findings.push(
+                Finding::new(Level::Fault, "peer-access", &place, "data that one wrote did not arrive at the other")
+                    .seen("a pattern was written by the one and read by the other")
+                    .try_this("IOMMU off or in passthrough (iommu=pt), ACS off in the firmware; until then NCCL_P2P_DISABLE=1 for NCCL; libcomm goes through the host by itself")
+                    .costs(0.9),
+            ),
+            (None, Some(false)) => findings.push(
+                Finding::new(Level::Warning, "peer-access", &place, "the driver allows no direct transfers; data goes through the host")
+                    .seen(format!("link {}", link.kind))
+                    .try_this("nvidia-smi topo -p2p w tells why; consumer cards and some virtual machines do not allow it")
+                    .costs(0.6),
+            ),
+            _ => {}
+        }
+        if let (Some(gb_s), LinkKind::Nvlink(links)) = (link.gb_s, link.kind) {
+            let expected = LinkKind::Nvlink(links).estimated_gb_s(None);
+            if gb_s < expected * EXPECTED_PART {
+                findings.push(
+                    Finding::new(
+                        Level::Fault,
+                        "peer-bandwidth",
+                        &place,
+                        "the link is much slower than its kind allows",
+                    )
+                    .seen(format!("measured {gb_s:.0} GB/s, {} should give about {expected:.0}", link.kind))
+                    .try_this("nvidia-smi nvlink -s and -e: links that are down or count errors")
+                    .costs(1.0 - gb_s / expected),
+                );
+            }
+        }
+    }
+    let redirecting: Vec<String> = machine
+        .devices
+        .iter()
+        .filter(|device| device.acs_redirect == Some(true))
+        .map(|device| device.address.to_string())
+        .collect();
+    if !redirecting.is_empty() && machine.gpus.len() > 1 {
+        findings.push(
+            Finding::new(
+                Level::Warning,
+                "acs-redirect",
+                redirecting.join(", "),
+                "ACS sends transfers between devices up to the host bridge and back",
+            )
+            .seen("P2P Request Redirect is set on bridges above GPUs or cards")
+            .try_this(
+                "ACS off in the firmware, or `setpci` on these bridges, unless devices are given to virtual machines",
+            )
+            .costs(0.4),
+        );
+    }
+    if machine.gpus.len() > 1
+        && let Some(iommu) = machine.iommu.as_deref().filter(|iommu| iommu.starts_with("DMA"))
+    {
+        findings.push(
+            Finding::new(Level::Warning, "iommu", "IOMMU", "the IOMMU translates every transfer of the GPUs")
+                .seen(format!("mode {iommu}"))
+                .try_this("iommu=pt on the kernel's command line")
+                .costs(0.2),
+        );
+    }
+    let lost: Vec<String> = machine
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.numa.is_empty() && machine.memory.iter().filter(|node| !node.cpus.is_empty()).count() > 1)
+        .map(|gpu| gpu_name(gpu.index))
+        .collect();
+    if !lost.is_empty() {
+        findings.push(
+            Finding::new(
+                Level::Warning,
+                "gpu-numa",
+                lost.join(", "),
+                "the machine does not tell which NUMA node is near",
+            )
+            .seen("numa_node is -1")
+            .try_this(
+                "the firmware's NUMA settings, or the virtual machine's definition; `prun --bind LIST` pins by hand",
+            )
+            .costs(0.2),
+        );
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::tests_support::two_sockets;
+
+    #[test]
+    fn what_was_reported_is_less_than_what_was_proven() {
+        let mut machine = two_sockets();
+        let checks = |machine: &Machine| {
+            findings(machine).iter().map(|finding| (finding.check, finding.level)).collect::<Vec<_>>()
+        };
+        assert_eq!(checks(&machine), []);
+        machine.links[0].peer_reported = Some(true);
+        machine.links[0].peer_proven = Some(false);
+        assert_eq!(checks(&machine), [("peer-access", Level::Fault)]);
+        machine.links[0].peer_proven = Some(true);
+        machine.links[0].gb_s = Some(20.0);
+        assert_eq!(checks(&machine), [("peer-bandwidth", Level::Fault)]);
+        machine.links[0].gb_s = None;
+        machine.links[1].peer_reported = Some(false);
+        machine.iommu = Some("DMA-FQ".into());
+        machine.devices[0].acs_redirect = Some(true);
+        machine.gpus[0].numa.clear();
+        assert_eq!(
+            checks(&machine),
+            [
+                ("peer-access", Level::Warning),
+                ("acs-redirect", Level::Warning),
+                ("iommu", Level::Warning),
+                ("gpu-numa", Level::Warning),
+            ]
+        );
+    }
+}

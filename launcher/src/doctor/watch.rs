@@ -1,0 +1,1 @@
+//! What changed on the machine while a job ran: compares looks at it.

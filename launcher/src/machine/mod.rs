@@ -1,0 +1,47 @@
+//! The commands that look at a machine and start nothing: `prun plan`, `prun topo`, `prun doctor`.
+//!
+//! [`args`] is what they are asked for; each of the others carries one of them out.
+
+pub mod args;
+pub mod diagnose;
+pub mod plan;
+pub mod topo;
+
+use std::path::Path;
+
+use crate::refused::Refused;
+use crate::topology::read::{self, Detail};
+use crate::topology::{Machine, nvml, snapshot};
+use args::Source;
+
+/// What a command leaves behind: text for standard output and prun's exit code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    /// To be printed.
+    pub text: String,
+    /// prun's exit code.
+    pub code: u8,
+}
+
+/// The machine that `source` names: a saved one, the files below a directory, or this one.
+///
+/// # Errors
+/// [`Refused`] if a saved machine cannot be read.
+pub fn load(source: &Source, detail: Detail) -> Result<Machine, Refused> {
+    if let Some(path) = &source.node {
+        return snapshot::load(path);
+    }
+    if let Some(root) = &source.root {
+        return Ok(read::machine(root, detail));
+    }
+    let root = Path::new("/");
+    let mut machine = read::machine(root, detail);
+    match nvml::ask() {
+        Ok(answer) => nvml::enrich(&mut machine, answer),
+        Err(why) if read::has_nvidia_driver(root) => {
+            machine.notes.push(format!("NVML did not answer, so GPUs are known from the kernel only: {why}"));
+        }
+        Err(_) => {}
+    }
+    Ok(machine)
+}

@@ -1,0 +1,375 @@
+//! Where the parts of a drawn machine go: one column for each NUMA node, in it the memory, the network cards and the
+//! GPUs by host bridge; links between GPUs as curves in the space below them.
+
+use std::collections::BTreeMap;
+
+use super::text::{machine_ring, size};
+use crate::doctor::health;
+use crate::topology::{Aer, Link, LinkKind, Machine, gpu_name, ring};
+
+const BOX_WIDTH: f64 = 190.0;
+const BOX_HEIGHT: f64 = 64.0;
+const GAP: f64 = 28.0;
+const MARGIN: f64 = 24.0;
+const HEAD: f64 = 64.0;
+/// A GPU's row begins here, below CPUs and network cards.
+const CARD_HEIGHT: f64 = 40.0;
+
+/// A box.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Box {
+    /// `GPU0`, `NIC1`, `NUMA0`.
+    pub id: String,
+    /// Lines of text in it, the first one bold.
+    pub lines: Vec<String>,
+    /// What a reader sees who points at it.
+    pub tip: Vec<String>,
+    /// Left, top, width, height.
+    pub place: [f64; 4],
+    /// `numa`, `gpu`, `nic`.
+    pub kind: &'static str,
+    /// Health from 0 to 100 where it is known.
+    pub score: Option<u32>,
+}
+
+/// A link between two boxes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Edge {
+    /// `GPU0-GPU1`.
+    pub id: String,
+    /// What lies between.
+    pub kind: LinkKind,
+    /// What a reader sees who points at it.
+    pub tip: Vec<String>,
+    /// An SVG path.
+    pub path: String,
+    /// Whether libcomm's ring goes along it.
+    pub in_ring: bool,
+    /// The colour of its cost.
+    pub colour: &'static str,
+    /// How thick it is drawn.
+    pub width: f64,
+}
+
+/// A drawing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drawing {
+    /// Width.
+    pub width: f64,
+    /// Height.
+    pub height: f64,
+    /// Title, then a line about versions.
+    pub title: [String; 2],
+    /// NUMA nodes first, so that what lies in them is drawn over them.
+    pub boxes: Vec<Box>,
+    /// Links between GPUs, and from GPUs to the network cards beside them.
+    pub edges: Vec<Edge>,
+    /// Rings of NCCL, as lists of GPUs.
+    pub nccl_rings: Vec<Vec<usize>>,
+}
+
+/// Lays the machine out.
+pub fn layout(machine: &Machine, nccl_rings: Vec<Vec<usize>>) -> Drawing {
+    let columns = columns(machine);
+    let mut boxes = Vec::new();
+    let mut centres: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+    let cards = columns.iter().map(|column| column.nics.len().div_ceil(column.width())).max().unwrap_or(0) as f64;
+    let gpu_top = HEAD + MARGIN + 44.0 + cards * (CARD_HEIGHT + 10.0);
+    let mut left = MARGIN;
+    for column in &columns {
+        let inner = column.width() as f64 * (BOX_WIDTH + GAP) - GAP;
+        let numa = [left, HEAD, inner + 2.0 * 14.0, gpu_top - HEAD + BOX_HEIGHT + 14.0];
+        boxes.push(Box {
+            id: column.id.clone(),
+            lines: column.lines.clone(),
+            tip: column.lines.clone(),
+            place: numa,
+            kind: "numa",
+            score: None,
+        });
+        for (at, &nic) in column.nics.iter().enumerate() {
+            let (row, place) = (at / column.width(), at % column.width());
+            let x = left + 14.0 + place as f64 * (BOX_WIDTH + GAP);
+            let y = HEAD + 54.0 + row as f64 * (CARD_HEIGHT + 10.0);
+            boxes.push(nic_box(machine, nic, [x, y, BOX_WIDTH, CARD_HEIGHT]));
+        }
+        for (at, &gpu) in column.gpus.iter().enumerate() {
+            let x = left + 14.0 + at as f64 * (BOX_WIDTH + GAP);
+            centres.insert(gpu_name(machine.gpus[gpu].index), (x + BOX_WIDTH / 2.0, gpu_top + BOX_HEIGHT));
+            boxes.push(gpu_box(machine, gpu, [x, gpu_top, BOX_WIDTH, BOX_HEIGHT]));
+        }
+        left += numa[2] + GAP;
+    }
+    let bottom = gpu_top + BOX_HEIGHT + 14.0;
+    let in_ring: Vec<(usize, usize)> =
+        machine_ring(machine).map(|(cycle, _)| ring::links(&cycle).collect()).unwrap_or_default();
+    let links: Vec<&Link> =
+        machine.links.iter().filter(|link| centres.contains_key(&link.a) && centres.contains_key(&link.b)).collect();
+    let furthest = links.iter().map(|link| (centres[&link.a].0 - centres[&link.b].0).abs()).fold(0.0, f64::max);
+    let edges = links.iter().map(|link| edge(machine, link, &centres, &in_ring)).collect();
+    let depth = if furthest > 0.0 { sag(furthest) * 0.75 + 20.0 } else { 0.0 };
+    Drawing {
+        width: left.max(640.0) - GAP + MARGIN,
+        height: bottom + depth + 40.0,
+        title: [if machine.name.is_empty() { "a machine".into() } else { machine.name.clone() }, versions(machine)],
+        boxes,
+        edges,
+        nccl_rings,
+    }
+}
+
+/// How far down the curve between two GPUs is drawn.
+fn sag(distance: f64) -> f64 {
+    40.0 + distance * 0.28
+}
+
+struct Column {
+    id: String,
+    lines: Vec<String>,
+    gpus: Vec<usize>,
+    nics: Vec<usize>,
+}
+
+impl Column {
+    fn width(&self) -> usize {
+        self.gpus.len().max(1)
+    }
+}
+
+/// Nodes with CPUs or devices; devices of an unknown node come last.
+fn columns(machine: &Machine) -> Vec<Column> {
+    let mut columns: Vec<Column> = Vec::new();
+    let near = |node: Option<usize>| {
+        let gpus = (0..machine.gpus.len()).filter(|at| machine.gpus[*at].numa.first().copied() == node).collect();
+        let nics = (0..machine.nics.len()).filter(|at| machine.nics[*at].numa == node).collect();
+        (gpus, nics)
+    };
+    let mut known: Vec<usize> =
+        machine.memory.iter().filter(|node| !node.cpus.is_empty()).map(|node| node.node).collect();
+    known.extend(machine.gpus.iter().filter_map(|gpu| gpu.numa.first().copied()));
+    known.extend(machine.nics.iter().filter_map(|nic| nic.numa));
+    known.sort_unstable();
+    known.dedup();
+    for node in known {
+        let (gpus, nics) = near(Some(node));
+        let memory = machine.memory.iter().find(|its| its.node == node);
+        let mut second = memory.map(|memory| format!("CPUs {}", memory.cpus)).unwrap_or_default();
+        if let Some(mib) = memory.and_then(|memory| memory.memory_mib) {
+            second = format!("{second}, {}", size(mib));
+        }
+        columns.push(Column {
+            id: format!("NUMA{node}"),
+            lines: vec![format!("NUMA node {node}"), second],
+            gpus,
+            nics,
+        });
+    }
+    let (gpus, nics): (Vec<usize>, Vec<usize>) = near(None);
+    if !gpus.is_empty() || !nics.is_empty() {
+        let lines = vec!["NUMA node unknown".into(), "the machine does not tell".into()];
+        columns.push(Column { id: "NUMA?".into(), lines, gpus, nics });
+    }
+    columns
+}
+
+fn gpu_box(machine: &Machine, at: usize, place: [f64; 4]) -> Box {
+    let gpu = &machine.gpus[at];
+    let device = machine.device_of(gpu);
+    let link = device.map(|device| device.link).unwrap_or_default();
+    let name = gpu.name.clone().unwrap_or_else(|| "GPU".into());
+    let short: String = name.trim_start_matches("NVIDIA ").chars().take(22).collect();
+    let mut tip = vec![
+        format!("{}: {name}", gpu_name(gpu.index)),
+        format!("bus id {}", gpu.address.map_or("unknown".into(), |address| address.to_string())),
+        format!("PCIe now {}, at best {}", link.shown(), link.max_shown()),
+    ];
+    if let Some(mib) = gpu.memory_mib {
+        tip.push(format!("memory {}", size(mib)));
+    }
+    if let Some(aer) = device.map(|device| &device.aer) {
+        let counts: Vec<String> = aer
+            .by_severity()
+            .iter()
+            .filter_map(|(severity, counts)| Some(format!("{} {}", Aer::total(counts)?, severity.name())))
+            .collect();
+        tip.push(if counts.is_empty() {
+            "AER counters not available".into()
+        } else {
+            format!("AER since power-on: {}", counts.join(", "))
+        });
+    }
+    let state = gpu.state.clone().unwrap_or_default();
+    if let Some(replays) = state.replays {
+        tip.push(format!("{replays} PCIe replays since the driver was loaded"));
+    }
+    if let (Some(percent), Some(celsius)) = (state.busy_percent, state.celsius) {
+        tip.push(format!("{percent} % busy, {celsius} °C"));
+    }
+    let score = health::of_gpu(machine, gpu).map(|health| health.score());
+    if let Some(score) = score {
+        tip.push(format!("health {score} of 100"));
+    }
+    if let Some(uuid) = &gpu.uuid {
+        tip.push(uuid.clone());
+    }
+    let bus = gpu.address.map_or(String::new(), |address| address.to_string());
+    Box {
+        id: gpu_name(gpu.index),
+        lines: vec![gpu_name(gpu.index), short, format!("{bus}  {}", link.shown())],
+        tip,
+        place,
+        kind: "gpu",
+        score,
+    }
+}
+
+fn nic_box(machine: &Machine, at: usize, place: [f64; 4]) -> Box {
+    let nic = &machine.nics[at];
+    let id = format!("NIC{at}");
+    let bus = nic.address.map_or("unknown".into(), |address| address.to_string());
+    let link = nic.address.and_then(|address| machine.device(address)).map(|device| device.link).unwrap_or_default();
+    let mut tip = vec![
+        format!("{id}: {}", nic.name),
+        format!("bus id {bus}"),
+        format!("PCIe now {}, at best {}", link.shown(), link.max_shown()),
+    ];
+    for gpu in &machine.gpus {
+        if let Some(link) = machine.link(&gpu_name(gpu.index), &id) {
+            tip.push(format!("to {}: {}", gpu_name(gpu.index), link.kind));
+        }
+    }
+    let name: String = nic.name.chars().take(22).collect();
+    Box { id: id.clone(), lines: vec![format!("{id} {name}"), bus], tip, place, kind: "nic", score: None }
+}
+
+fn edge(machine: &Machine, link: &Link, centres: &BTreeMap<String, (f64, f64)>, in_ring: &[(usize, usize)]) -> Edge {
+    let (from, to) = (centres[&link.a], centres[&link.b]);
+    let number = |name: &str| name.trim_start_matches("GPU").parse::<usize>().unwrap_or(0);
+    let (a, b) = (number(&link.a), number(&link.b));
+    let ring = in_ring.contains(&(a, b)) || in_ring.contains(&(b, a));
+    let mut tip = vec![format!("{} – {}: {} ({})", link.a, link.b, link.kind, link.kind.meaning())];
+    match (link.gb_s, link.back_gb_s) {
+        (None, None) => tip.push(format!("about {:.0} GB/s, estimated from the kind of link", machine.gpu_gb_s(a, b))),
+        (there, back) => {
+            let shown = |gb_s: Option<f64>| gb_s.map_or("?".into(), |gb_s| format!("{gb_s:.0}"));
+            tip.push(format!("measured {} GB/s there, {} GB/s back", shown(there), shown(back)));
+        }
+    }
+    if let Some(both) = link.both_gb_s {
+        tip.push(format!("{both:.0} GB/s each way with both at once"));
+    }
+    if let Some(us) = link.us {
+        tip.push(format!("{us:.1} µs"));
+    }
+    match (link.peer_proven, link.peer_reported) {
+        (Some(true), _) => tip.push("peer access proven".into()),
+        (Some(false), _) => tip.push("peer access does not work: data did not arrive".into()),
+        (None, Some(true)) => tip.push("peer access reported by the driver, not proven".into()),
+        (None, Some(false)) => tip.push("no peer access".into()),
+        (None, None) => {}
+    }
+    if ring {
+        tip.push("on libcomm's ring".into());
+    }
+    let depth = from.1.max(to.1) + sag((from.0 - to.0).abs());
+    // Each end leaves its box a little to the side that it goes to, so that curves can be told apart.
+    let lean = |own: f64, other: f64| own + ((other - own) * 0.1).clamp(-70.0, 70.0);
+    let (x1, x2) = (lean(from.0, to.0), lean(to.0, from.0));
+    let path = format!("M{x1:.1} {:.1} C{x1:.1} {depth:.1} {x2:.1} {depth:.1} {x2:.1} {:.1}", from.1, to.1);
+    Edge {
+        id: format!("{}-{}", link.a, link.b),
+        kind: link.kind,
+        tip,
+        path,
+        in_ring: ring,
+        colour: colour(link.kind),
+        width: match link.kind {
+            LinkKind::Nvlink(links) => 2.0 + f64::from(links.min(18)) / 6.0,
+            _ => 1.8,
+        },
+    }
+}
+
+/// Green is cheap, red is dear.
+pub fn colour(kind: LinkKind) -> &'static str {
+    match kind {
+        LinkKind::Nvlink(_) => "#1a7f37",
+        LinkKind::Pix => "#4c9a2a",
+        LinkKind::Pxb => "#8a8f00",
+        LinkKind::Phb => "#b7791f",
+        LinkKind::Node => "#c2570c",
+        LinkKind::Sys => "#b91c1c",
+        LinkKind::Unknown => "#6b7280",
+    }
+}
+
+fn versions(machine: &Machine) -> String {
+    let parts = [
+        machine.driver.as_ref().map(|driver| format!("NVIDIA driver {driver}")),
+        machine.cuda.as_ref().map(|cuda| format!("CUDA {cuda}")),
+        Some(format!("from {}", machine.origin)),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Reads the rings out of NCCL's graph file: each `<channel …>` lists its GPUs as `<gpu dev="N"/>`.
+pub fn nccl_rings(text: &str) -> Vec<Vec<usize>> {
+    text.split("<channel")
+        .skip(1)
+        .map(|channel| {
+            let channel = channel.split("</channel").next().unwrap_or_default();
+            channel
+                .split("<gpu ")
+                .skip(1)
+                .filter_map(|gpu| gpu.split("dev=\"").nth(1)?.split('"').next()?.parse().ok())
+                .collect::<Vec<usize>>()
+        })
+        .filter(|ring| ring.len() > 1)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::tests_support::two_sockets;
+
+    fn overlap(a: &[f64; 4], b: &[f64; 4]) -> bool {
+        a[0] < b[0] + b[2] && b[0] < a[0] + a[2] && a[1] < b[1] + b[3] && b[1] < a[1] + a[3]
+    }
+
+    #[test]
+    fn boxes_of_devices_do_not_overlap_and_stay_inside() {
+        let mut machine = two_sockets();
+        for at in 0..5 {
+            machine.nics.push(crate::topology::Nic {
+                name: format!("mlx5_{at}"),
+                numa: Some(at % 2),
+                ..Default::default()
+            });
+        }
+        let drawing = layout(&machine, Vec::new());
+        let devices: Vec<&Box> = drawing.boxes.iter().filter(|its| its.kind != "numa").collect();
+        assert_eq!(devices.len(), 9);
+        for (at, one) in devices.iter().enumerate() {
+            for other in &devices[at + 1..] {
+                assert!(!overlap(&one.place, &other.place), "{} {}", one.id, other.id);
+            }
+            let inside = drawing.boxes.iter().any(|its| {
+                its.kind == "numa"
+                    && its.place[0] <= one.place[0]
+                    && one.place[0] + one.place[2] <= its.place[0] + its.place[2]
+                    && one.place[1] + one.place[3] <= its.place[1] + its.place[3]
+            });
+            assert!(inside, "{}", one.id);
+        }
+        assert_eq!(drawing.edges.len(), 6);
+        assert_eq!(drawing.edges.iter().filter(|edge| edge.in_ring).count(), 4);
+    }
+
+    #[test]
+    fn nccl_s_graph_has_its_rings() {
+        let text = r#"<graphs version="1"><graph id="0" pattern="4"><channel><net dev="0"/><gpu dev="0"/><gpu dev="2"/><gpu dev="1"/></channel><channel><gpu dev="1"/><gpu dev="0"/></channel></graph></graphs>"#;
+        assert_eq!(nccl_rings(text), [vec![0, 2, 1], vec![1, 0]]);
+        assert!(nccl_rings("nothing <channel <gpu").is_empty());
+    }
+}
