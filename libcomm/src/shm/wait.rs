@@ -171,11 +171,15 @@ impl Waiter {
         status.dropped.load(Acquire) == self.generation && status.session.load(Acquire) < 2 * self.generation
     }
 
-    /// A rank whose process ended before it left our generation. One that dropped its communicator and ended with
-    /// status 0 has failed nobody but those who wait for it.
+    /// A rank whose process ended before it left our generation; the first of them, since one death makes others
+    /// give up. One that dropped its communicator and ended with status 0 has failed nobody but those who wait for it.
     fn dead_rank(&self, view: View<'_>) -> Option<Stop> {
-        let ranks = view.exits.len() as u32;
-        (0..ranks).filter(|rank| *rank != self.me).find_map(|rank| {
+        let first = match view.abort_reason() {
+            Some(AbortReason::RankExited(rank)) => Some(rank),
+            _ => None,
+        };
+        let ranks = first.into_iter().chain(0..view.exits.len() as u32);
+        ranks.filter(|rank| *rank != self.me).find_map(|rank| {
             let exit = view.exit_of(rank)?;
             let session = view.ranks[rank as usize].status.session.load(Acquire);
             let joined = session >= 2 * self.generation - 1;
