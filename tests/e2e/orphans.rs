@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal::SIGTERM;
-use tests::{Ended, HANG, LEFT_LIMIT, Prun, Running, Scratch, built, eventually, kill_now, lives, name_of, parent_of, quoted, state_of};
+use tests::{
+    Ended, HANG, Prun, Running, Scratch, built, eventually, kill_now, lives, name_of, parent_of, quoted, state_of,
+};
 
 /// How a rank may have started what must go with it. Each prints `ready` once all of it runs.
 const FORMS: [(&str, &str); 6] = [
@@ -14,7 +16,10 @@ const FORMS: [(&str, &str); 6] = [
     ("a child of a wrapper", "sleep 300 & echo ready; wait"),
     ("a child in a session of its own", "setsid sleep 300 & echo ready; wait"),
     ("a double fork", "( setsid sh -c 'sleep 300 & sleep 300' > /dev/null 2>&1 & ) ; echo ready; exec sleep 300"),
-    ("a family that ignores SIGTERM", "trap '' TERM HUP INT; sh -c 'sleep 300 & sleep 300' & echo ready; while :; do sleep 300; done"),
+    (
+        "a family that ignores SIGTERM",
+        "trap '' TERM HUP INT; sh -c 'sleep 300 & sleep 300' & echo ready; while :; do sleep 300; done",
+    ),
     ("a deep family", "sh -c 'sh -c \"sleep 300 & sleep 300\" & sleep 300 & wait' & echo ready; wait"),
 ];
 
@@ -50,7 +55,10 @@ fn nothing_is_left_when_prun_is_killed() {
 
 #[test]
 fn nothing_is_left_when_rankd_is_killed_and_prun_says_so() {
-    after_the_death_of(|job| vec![job.rankd()], |ended| drop(ended.expect_code(125).expect_message("prun: rankd was killed (SIGKILL) after ")));
+    after_the_death_of(
+        |job| vec![job.rankd()],
+        |ended| _ = ended.expect_code(125).expect_message("prun: rankd was killed (SIGKILL) after "),
+    );
 }
 
 #[test]
@@ -60,24 +68,34 @@ fn nothing_is_left_when_prun_and_rankd_are_killed_together() {
 
 #[test]
 fn nothing_is_left_when_the_keeper_is_killed_and_prun_says_so() {
-    after_the_death_of(|job| vec![job.keeper()], |ended| drop(ended.expect_code(125).expect_message("the keeper was killed")));
+    after_the_death_of(
+        |job| vec![job.keeper()],
+        |ended| _ = ended.expect_code(125).expect_message("the keeper was killed"),
+    );
 }
 
 #[test]
 fn nothing_is_left_when_keeper_and_rankd_are_killed_together_and_prun_says_so() {
-    after_the_death_of(|job| vec![job.keeper(), job.rankd()], |ended| {
-        ended.expect_code(125).expect_message("killed");
-    });
+    after_the_death_of(
+        |job| vec![job.keeper(), job.rankd()],
+        |ended| {
+            ended.expect_code(125).expect_message("killed");
+        },
+    );
 }
 
 #[test]
 fn nothing_is_left_when_keeper_and_prun_are_killed_together() {
-    after_the_death_of(|job| vec![job.keeper(), job.pid()], |ended| assert_eq!(ended.code(), KILLED));
+    // prun may have ended the job for its keeper's death before its own comes.
+    after_the_death_of(|job| vec![job.keeper(), job.pid()], |ended| assert!([KILLED, 125].contains(&ended.code()), "{ended:?}"));
 }
 
 #[test]
 fn nothing_is_left_when_a_rank_is_killed_and_the_rank_is_named() {
-    after_the_death_of(|job| vec![job.rank(1)], |ended| drop(ended.expect_code(137).expect_message("prun: rank 1 failed first (SIGKILL)")));
+    after_the_death_of(
+        |job| vec![job.rank(1)],
+        |ended| _ = ended.expect_code(137).expect_message("prun: rank 1 failed first (SIGKILL)"),
+    );
 }
 
 /// Even the death of all three at once ends the ranks themselves; what they started is beyond reach then.
@@ -98,11 +116,12 @@ fn child_of(job: &Running, parent: i32) -> i32 {
     eventually("a child", || job.all().into_iter().find(|&pid| parent_of(pid) == Some(parent)))
 }
 
-// A02 (a): the script itself, and what it started, end; so does a script whose child alone is killed.
+// A02 (a)
 #[test]
 fn a_wrapper_s_program_ends_with_the_job() {
     let scratch = Scratch::new();
-    let wrapper = scratch.script("wrap.sh", "sleep 300 &\necho ready\n[ $PRUN_RANK = 1 ] && { read x < go; exit 3; }\nwait");
+    let wrapper =
+        scratch.script("wrap.sh", "sleep 300 &\necho ready\n[ $PRUN_RANK = 1 ] && { read x < go; exit 3; }\nwait");
     assert!(tests::succeeds(&["mkfifo", &scratch.join("go").display().to_string()]));
     let job = Prun::new().ranks(2).program([wrapper]).dir(scratch.path()).start();
     job.expect_output("ready", 2);
@@ -124,7 +143,8 @@ fn helpers_in_sessions_of_their_own_end_with_the_job() {
 #[test]
 fn a_daemon_that_a_rank_left_ends_with_the_job_and_is_named() {
     for without in [false, true] {
-        let daemon = "( setsid sh -c 'exec sleep 300' > /dev/null 2>&1 < /dev/null & ); sleep 0.2; exit $(( PRUN_RANK * 3 ))";
+        let daemon =
+            "( setsid sh -c 'exec sleep 300' > /dev/null 2>&1 < /dev/null & ); sleep 0.2; exit $(( PRUN_RANK * 3 ))";
         let job = Prun::new().ranks(2).sh(daemon);
         let ended = if without { job.without_cgroup() } else { job }.run();
         ended.expect_code(3).expect_message("rank 1 failed first (exit 3)");
@@ -157,10 +177,18 @@ fn what_keeps_forking_away_is_ended() {
 // A11 (b): other children of whoever started prun are none of its business.
 #[test]
 fn bystanders_of_the_same_shell_live_on() {
-    let script = format!("sleep 300 > /dev/null 2>&1 & echo bystander $!; {} -n 2 sh -c 'sleep 300 & exit 1'; echo code $?; {} -n 2 sh -c 'kill -9 $PPID; sleep 300' ; echo code $?", quoted(built("prun")), quoted(built("prun")));
+    let script = format!(
+        "sleep 300 > /dev/null 2>&1 & echo bystander $!; {} -n 2 sh -c 'sleep 300 & exit 1'; echo code $?; {} -n 2 sh -c 'kill -9 $PPID; sleep 300' ; echo code $?",
+        quoted(built("prun")),
+        quoted(built("prun"))
+    );
     let output = Command::new("bash").args(["-c", &script]).stdin(Stdio::null()).output().expect("bash");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let bystander: i32 = text.lines().find_map(|line| line.strip_prefix("bystander ")).and_then(|pid| pid.parse().ok()).expect("its pid");
+    let bystander: i32 = text
+        .lines()
+        .find_map(|line| line.strip_prefix("bystander "))
+        .and_then(|pid| pid.parse().ok())
+        .expect("its pid");
     assert_eq!(name_of(bystander).as_deref(), Some("sleep"), "{text}");
     assert!(lives(bystander));
     kill_now(bystander);
@@ -181,19 +209,27 @@ print(job.returncode, other.poll(), done.wait(), before == after)
 other.kill()
 "#;
     let output = Command::new("python3").args(["-c", python]).arg(built("prun")).output().expect("python3");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "1 None 0 True\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "1 None 0 True\n",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
-/// Zombies among the children of `parents`, with their age looked at twice.
+/// Zombies among the children of `parents` that nobody reaps.
 fn lasting_zombies(parents: &[i32]) -> Vec<i32> {
     let zombies = || -> Vec<i32> {
-        let pids = std::fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(|&pid| state_of(pid) == Some('Z') && parent_of(pid).is_some_and(|parent| parents.contains(&parent))).collect()
+        let pids = std::fs::read_dir("/proc")
+            .expect("/proc")
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|&pid| state_of(pid) == Some('Z') && parent_of(pid).is_some_and(|parent| parents.contains(&parent)))
+            .collect()
     };
-    // Gone within a hang limit, however slow the machine is.
-    let first = zombies();
+    // Each is gone within a hang limit, however slow the machine is.
+    let mut left = zombies();
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    let mut left = first;
     while !left.is_empty() && std::time::Instant::now() < deadline {
         left.retain(|&pid| state_of(pid) == Some('Z'));
         std::thread::sleep(Duration::from_millis(5));
@@ -227,7 +263,11 @@ fn as_the_first_process_of_a_pid_namespace_prun_reaps_all_and_leaves_nothing() {
     let script = "(sleep 0.1; exit 5) & (sleep 300 &) ; (setsid sleep 300 &); sleep 0.5; exit 0";
     let ended = Prun::new().under(["unshare", "-Upf", "--mount-proc"]).ranks(2).sh(script).run();
     ended.expect_code(0);
-    let ended = Prun::new().under(["unshare", "-Upf", "--mount-proc"]).ranks(2).sh("sleep 300 & [ $PRUN_RANK = 1 ] && exit 4; wait").run();
+    let ended = Prun::new()
+        .under(["unshare", "-Upf", "--mount-proc"])
+        .ranks(2)
+        .sh("sleep 300 & [ $PRUN_RANK = 1 ] && exit 4; wait")
+        .run();
     ended.expect_code(4);
 }
 
@@ -238,7 +278,12 @@ fn nothing_is_left_in_a_pid_namespace_whoever_is_killed() {
         return;
     }
     for victim in ["rankd", "prun-keeper"] {
-        let job = Prun::new().under(["unshare", "-Upf", "--mount-proc"]).ranks(2).options(["--grace", "300ms"]).sh("setsid sleep 300 & echo ready; wait").start();
+        let job = Prun::new()
+            .under(["unshare", "-Upf", "--mount-proc"])
+            .ranks(2)
+            .options(["--grace", "300ms"])
+            .sh("setsid sleep 300 & echo ready; wait")
+            .start();
         job.expect_output("ready", 2);
         kill_now(job.process(victim));
         job.wait().expect_code(125);
@@ -282,5 +327,20 @@ fn a_killed_rank_s_wrapper_and_the_wrapper_s_killed_rank_are_both_named_by_their
     let rank = job.rank(1);
     kill_now(child_of(&job, rank));
     job.wait().expect_code(137).expect_message("rank 1 failed first (exit 137)");
-    assert!(LEFT_LIMIT < HANG);
+}
+
+/// What these tests stand on: both kinds of machine are really tried.
+#[test]
+fn a_job_says_whether_it_has_a_cgroup_of_its_own() {
+    let has_cgroup = |prun: Prun| {
+        let scratch = Scratch::new();
+        prun.ranks(1).option("--json").option(scratch.join("events")).program(["true"]).run().expect_code(0);
+        let text = scratch.read("events");
+        let ready = text.lines().find(|line| line.contains("\"ready\"")).unwrap_or_else(|| panic!("{text}"));
+        ready.contains("\"cgroup\":true")
+    };
+    if tests::may_mount() {
+        assert!(!has_cgroup(Prun::new().without_cgroup()));
+    }
+    assert_eq!(has_cgroup(Prun::new()), tests::may_make_cgroups());
 }
