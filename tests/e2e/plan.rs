@@ -1,0 +1,134 @@
+//! `prun plan` on recorded machines: what each policy gives, as files that people can read.
+//!
+//! A `.plan` file holds commands behind `$`, each followed by what it prints. `UPDATE_PLANS=1` writes them anew.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tests::{Prun, built};
+
+fn nodes() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("nodes")
+}
+
+fn prun(arguments: &[&str]) -> (String, Option<i32>) {
+    let output = Command::new(built("prun"))
+        .args(arguments)
+        .current_dir(nodes())
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env_remove("CUDA_DEVICE_ORDER")
+        .output()
+        .expect("prun is built");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (text, output.status.code())
+}
+
+#[test]
+fn every_policy_gives_each_machine_the_plan_that_is_written_down() {
+    let mut plans: Vec<PathBuf> = fs::read_dir(nodes())
+        .expect("tests/nodes")
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|end| end == "plan"))
+        .collect();
+    plans.sort();
+    assert!(plans.len() >= 12, "only {} machines", plans.len());
+    for path in plans {
+        let expected = fs::read_to_string(&path).expect("a readable plan");
+        let mut found = String::new();
+        for line in expected.lines().filter(|line| line.starts_with("$ prun ")) {
+            let arguments: Vec<&str> = line.split_whitespace().skip(2).collect();
+            let (text, _) = prun(&arguments);
+            let _ = write!(found, "{line}\n{}\n", text.trim_end());
+            found.push('\n');
+        }
+        if std::env::var_os("UPDATE_PLANS").is_some() {
+            fs::write(&path, &found).expect("a writable plan");
+            continue;
+        }
+        assert_eq!(found, expected, "{} differs; UPDATE_PLANS=1 writes it anew", path.display());
+    }
+}
+
+#[test]
+fn a_refused_plan_has_the_exit_code_of_a_refused_job() {
+    let (text, code) = prun(&["plan", "--node", "workstation-2gpu.toml", "-n", "3"]);
+    assert_eq!(code, Some(125), "{text}");
+    assert!(
+        text.contains("3 ranks, 2 GPUs") && text.contains("--share-gpus") && text.contains("--map-by none"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_plan_for_this_machine_is_what_ranks_then_find() {
+    let show = "grep Cpus_allowed_list /proc/self/status | cut -f2";
+    let ended = Prun::new().ranks(1).options(["--map-by", "numa"]).sh(show).run();
+    let found = String::from_utf8_lossy(&ended.stdout).trim().to_owned();
+    let (plan, code) = prun(&["plan", "-n", "1", "--map-by", "numa", "--json"]);
+    assert_eq!(code, Some(0), "{plan}");
+    let plan: serde_json::Value = serde_json::from_str(&plan).expect("JSON");
+    assert_eq!(plan["ranks"][0]["cpus"], found.as_str());
+}
+
+#[test]
+fn openmp_gets_the_number_of_bound_cores_unless_it_is_set() {
+    let show = "echo threads=$OMP_NUM_THREADS";
+    let ended = Prun::new().ranks(1).options(["--bind", "core"]).without_env("OMP_NUM_THREADS").sh(show).run();
+    assert_eq!(ended.stdout, b"threads=1\n");
+    let ended = Prun::new().ranks(1).options(["--bind", "core"]).env("OMP_NUM_THREADS", "7").sh(show).run();
+    assert_eq!(ended.stdout, b"threads=7\n");
+    let ended = Prun::new().ranks(1).without_env("OMP_NUM_THREADS").sh(show).run();
+    assert_eq!(ended.stdout, b"threads=\n");
+}
+
+#[test]
+fn a_saved_machine_is_the_machine() {
+    let scratch = tests::Scratch::new();
+    let saved = scratch.join("saved.toml");
+    let (text, code) = prun(&["topo", "--save", saved.to_str().expect("text")]);
+    assert_eq!(code, Some(0), "{text}");
+    let here = prun(&["plan", "-n", "2", "--bind", "core", "--json", "--gpus", "none"]).0;
+    let there = prun(&[
+        "plan",
+        "-n",
+        "2",
+        "--bind",
+        "core",
+        "--json",
+        "--gpus",
+        "none",
+        "--node",
+        saved.to_str().expect("text"),
+    ])
+    .0;
+    let ranks = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON")["ranks"].clone();
+    assert_eq!(ranks(&here), ranks(&there));
+}
+
+#[test]
+fn a_link_that_is_stuck_is_a_fault_and_scripts_see_it() {
+    let scratch = tests::Scratch::new();
+    let text = "41:00.0 3D controller: NVIDIA Corporation Device (rev a1)\n\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16\n\t\tLnkSta:\tSpeed 5GT/s (downgraded), Width x16\n";
+    let file = scratch.file("lspci.txt", text.as_bytes(), 0o644);
+    let file = file.to_str().expect("text");
+    let (idle, code) = prun(&["doctor", "--lspci", file]);
+    assert_eq!((code, idle.contains("not judged")), (Some(0), true), "{idle}");
+    let (busy, code) = prun(&["doctor", "--lspci", file, "--busy", "--json"]);
+    let busy: serde_json::Value = serde_json::from_str(&busy).expect("JSON");
+    assert_eq!((code, &busy["findings"][0]["check"]), (Some(2), &"link-speed".into()));
+}
+
+#[test]
+fn the_doctor_examines_this_machine_and_a_collection_of_it() {
+    let scratch = tests::Scratch::new();
+    let (here, code) = prun(&["doctor", "--during", "100ms"]);
+    assert!(matches!(code, Some(0..=2)) && here.contains("prun doctor: "), "{here}");
+    let directory = scratch.join("collection");
+    let directory = directory.to_str().expect("text");
+    assert_eq!(prun(&["doctor", "--during", "100ms", "--collect", directory, "--anonymous"]).1, Some(0));
+    let (there, _) = prun(&["doctor", "--from", directory]);
+    assert!(there.contains("prun doctor: "), "{there}");
+}
