@@ -42,7 +42,9 @@ impl Home {
         let mut found = Vec::new();
         for directory in [self.path().to_owned()].into_iter().chain(self.children()) {
             let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-            found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|&pid| pid > 0 && crate::lives(pid)));
+            found.extend(
+                text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|&pid| pid > 0 && crate::lives(pid)),
+            );
         }
         found
     }

@@ -67,7 +67,8 @@ impl Scratch {
     /// just then, and a file that somebody has open for writing cannot be executed.
     pub fn file(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
         let path = self.0.join(name);
-        let mut writer = Command::new("sh").args(["-c", "cat > \"$0\""]).arg(&path).stdin(Stdio::piped()).spawn().expect("sh");
+        let mut writer =
+            Command::new("sh").args(["-c", "cat > \"$0\""]).arg(&path).stdin(Stdio::piped()).spawn().expect("sh");
         writer.stdin.take().expect("piped").write_all(content).expect("sh reads");
         assert!(writer.wait().expect("our child").success(), "a writable scratch directory");
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("our own file");
@@ -132,7 +133,15 @@ impl Default for Prun {
 impl Prun {
     /// `prun`, with nothing on standard input.
     pub fn new() -> Prun {
-        Prun { options: Vec::new(), program: Vec::new(), env: Vec::new(), stdin: Input::Null, dir: None, wrapper: Vec::new(), own_cgroup: true }
+        Prun {
+            options: Vec::new(),
+            program: Vec::new(),
+            env: Vec::new(),
+            stdin: Input::Null,
+            dir: None,
+            wrapper: Vec::new(),
+            own_cgroup: true,
+        }
     }
 
     /// `-n`.
@@ -206,7 +215,10 @@ impl Prun {
             return self;
         }
         let mut wrapper = self.wrapper.clone();
-        wrapper.extend(["unshare", "-m", "sh", "-c", "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"", "sh"].map(OsString::from));
+        wrapper.extend(
+            ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"", "sh"]
+                .map(OsString::from),
+        );
         Prun { wrapper, ..self }
     }
 
@@ -224,7 +236,11 @@ impl Prun {
     /// With `home`, the command joins that cgroup first.
     fn command_in(&self, mark: &str, home: Option<&Home>, starter: &[OsString]) -> Command {
         let home = home.map_or_else(Vec::new, Home::joining);
-        let mut words = home.into_iter().chain(starter.iter().cloned()).chain(self.wrapper.iter().cloned()).chain([built("prun").into_os_string()]);
+        let mut words = home
+            .into_iter()
+            .chain(starter.iter().cloned())
+            .chain(self.wrapper.iter().cloned())
+            .chain([built("prun").into_os_string()]);
         let mut command = Command::new(words.next().expect("at least prun"));
         command.args(words).args(&self.options).args(&self.program).env(MARK, mark);
         for name in ["PRUN_RANK", "PRUN_JOB_ID", "RUST_LOG"] {
@@ -248,6 +264,7 @@ impl Prun {
         let home = self.own_cgroup.then(|| Home::new(&mark)).flatten();
         let mut command = self.command_in(&mark, home.as_ref(), &["setsid".into(), "--ctty".into()]);
         let before = Before::now();
+        command.env("TMPDIR", before.temporary.path());
         let (terminal, slave) = Terminal::open();
         let copy = || slave.try_clone().expect("a descriptor");
         command.stdin(copy()).stdout(copy()).stderr(slave);
@@ -263,6 +280,7 @@ impl Prun {
         let home = self.own_cgroup.then(|| Home::new(&mark)).flatten();
         let mut command = self.command_in(&mark, home.as_ref(), &[]);
         let before = Before::now();
+        command.env("TMPDIR", before.temporary.path());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let bytes = match self.stdin {
             Input::Null => {
@@ -297,7 +315,10 @@ impl Prun {
 
 /// What a reader thread has collected so far.
 #[derive(Debug, Clone)]
-struct Collected(Arc<(Mutex<(Vec<u8>, bool)>, Condvar)>);
+struct Collected(Arc<(Mutex<Stream>, Condvar)>);
+
+/// The bytes, and whether the stream has ended.
+type Stream = (Vec<u8>, bool);
 
 impl Collected {
     fn from(mut source: impl Read + Send + 'static) -> Collected {
@@ -328,7 +349,11 @@ impl Collected {
         while !enough(&state.0) {
             assert!(!state.1, "the stream ended before {what}; it held:\n{}", String::from_utf8_lossy(&state.0));
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "no {what} within {HANG:?}; the stream held:\n{}", String::from_utf8_lossy(&state.0));
+            assert!(
+                !left.is_zero(),
+                "no {what} within {HANG:?}; the stream held:\n{}",
+                String::from_utf8_lossy(&state.0)
+            );
             state = changed.wait_timeout(state, left).expect("no reader panics").0;
         }
         state.0.clone()
@@ -363,30 +388,30 @@ pub struct Running {
     home: Option<Home>,
 }
 
-/// Names that were there before a job, in the places where jobs of other launchers leave things.
+/// The places where jobs of other launchers leave things: shared memory, and the temp directory, which is the job's
+/// own here.
 #[derive(Debug, Clone)]
 struct Before {
     shared_memory: BTreeSet<OsString>,
-    temporary: BTreeSet<OsString>,
+    temporary: Arc<Scratch>,
 }
 
 impl Before {
     fn now() -> Before {
-        Before { shared_memory: names_in(Path::new("/dev/shm")), temporary: names_in(&std::env::temp_dir()) }
+        Before { shared_memory: shared_memory(), temporary: Arc::new(Scratch::new()) }
     }
 
     #[track_caller]
     fn assert_nothing_new(&self) {
-        let now = Before::now();
         let ours = |name: &&OsString| {
             let text = name.to_string_lossy().to_lowercase();
-            // Scratch directories are the tests' own.
-            ["prun", "rankd", "libcomm"].iter().any(|part| text.contains(part)) && !text.starts_with("prun-test-")
+            ["prun", "rankd", "libcomm"].iter().any(|part| text.contains(part))
         };
-        let left: Vec<_> = now.shared_memory.difference(&self.shared_memory).filter(ours).collect();
+        let now = shared_memory();
+        let left: Vec<_> = now.difference(&self.shared_memory).filter(ours).collect();
         assert!(left.is_empty(), "left in /dev/shm: {left:?}");
-        let left: Vec<_> = now.temporary.difference(&self.temporary).filter(ours).collect();
-        assert!(left.is_empty(), "left in {}: {left:?}", std::env::temp_dir().display());
+        let left = names_in(self.temporary.path());
+        assert!(left.is_empty(), "left in the temp directory: {left:?}");
     }
 }
 
@@ -462,7 +487,9 @@ impl Running {
         let rankd = self.process("rankd");
         let wanted = format!("PRUN_RANK={rank}");
         eventually(&format!("rank {rank}"), || {
-            self.all().into_iter().find(|&pid| parent_of(pid) == Some(rankd) && environment(pid).iter().any(|entry| entry == wanted.as_bytes()))
+            self.all().into_iter().find(|&pid| {
+                parent_of(pid) == Some(rankd) && environment(pid).iter().any(|entry| entry == wanted.as_bytes())
+            })
         })
     }
 
@@ -585,6 +612,11 @@ pub fn may_mount() -> bool {
     *ANSWER.get_or_init(|| succeeds(&["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]))
 }
 
+/// Whether cgroups can be made here.
+pub fn may_make_cgroups() -> bool {
+    Home::new(&new_mark()).is_some()
+}
+
 /// Whether pid namespaces can be made here.
 pub fn may_make_pid_namespaces() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
@@ -593,7 +625,12 @@ pub fn may_make_pid_namespaces() -> bool {
 
 /// Whether a command ends with 0.
 pub fn succeeds(words: &[&str]) -> bool {
-    let status = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let status = Command::new(words[0])
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     status.is_ok_and(|status| status.success())
 }
 
@@ -606,8 +643,14 @@ pub fn new_mark() -> String {
 /// Living processes (no zombies) whose environment carries `mark`.
 pub fn marked(mark: &str) -> Vec<i32> {
     let wanted = format!("{MARK}={mark}");
-    let pids = fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|&pid| pid != std::process::id() as i32 && environment(pid).iter().any(|entry| entry == wanted.as_bytes())).collect()
+    let pids = fs::read_dir("/proc")
+        .expect("/proc")
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|&pid| {
+        pid != std::process::id() as i32 && environment(pid).iter().any(|entry| entry == wanted.as_bytes())
+    })
+    .collect()
 }
 
 /// Processes that carry the mark or live in the job's cgroup.
@@ -694,7 +737,9 @@ pub fn shared_memory() -> BTreeSet<OsString> {
 
 /// Names in a directory.
 pub fn names_in(directory: &Path) -> BTreeSet<OsString> {
-    fs::read_dir(directory).map(|entries| entries.flatten().map(|entry| entry.file_name()).collect()).unwrap_or_default()
+    fs::read_dir(directory)
+        .map(|entries| entries.flatten().map(|entry| entry.file_name()).collect())
+        .unwrap_or_default()
 }
 
 /// The cgroup directories of prun jobs on this machine.

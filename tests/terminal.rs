@@ -21,7 +21,8 @@ impl Terminal {
         grantpt(&master).expect("our own");
         unlockpt(&master).expect("our own");
         let name = ptsname(&master, Vec::new()).expect("a name");
-        let slave = rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("our own");
+        let slave =
+            rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).expect("our own");
         let terminal = Terminal(File::from(master));
         terminal.resize(24, 80);
         (terminal, slave)

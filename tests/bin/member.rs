@@ -120,9 +120,14 @@ fn forever(rank: u32, count: usize, rounds: Option<u64>) -> Result<ExitCode> {
     let mut sums = Sums::new(&comm, count);
     for round in 0.. {
         if rounds == Some(round) {
-            comm.finalize()?;
-            say(&format!("rank {rank} left"))?;
-            return Ok(ExitCode::SUCCESS);
+            let started = Instant::now();
+            return match comm.finalize() {
+                Ok(()) => {
+                    say(&format!("rank {rank} left"))?;
+                    Ok(ExitCode::SUCCESS)
+                }
+                Err(error) => failed(rank, "finalize", started, &error),
+            };
         }
         if let Err(error) = sums.once()? {
             return failed(rank, "all_reduce", sums.started, &error);
@@ -165,7 +170,10 @@ fn mismatch(rank: u32, kind: &str) -> Result<ExitCode> {
     };
     say(&format!("rank {rank}: found after {} ms: {error}", started.elapsed().as_millis()))?;
     let again = comm.barrier();
-    say(&format!("rank {rank}: then: {}", again.err().map_or_else(|| "nothing wrong".to_owned(), |error| error.to_string())))?;
+    say(&format!(
+        "rank {rank}: then: {}",
+        again.err().map_or_else(|| "nothing wrong".to_owned(), |error| error.to_string())
+    ))?;
     Ok(ExitCode::from(CALL_FAILED))
 }
 

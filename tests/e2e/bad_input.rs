@@ -114,11 +114,13 @@ fn a_job_file_that_cannot_be_read_is_named() {
 #[test]
 fn a_full_disk_for_output_files_ends_the_job_and_says_so() {
     let scratch = Scratch::new();
-    let writer = "i=0; while [ $i -lt 4000 ]; do echo 0123456789012345678901234567890123456789; i=$((i+1)); done; sleep 300";
+    let writer =
+        "i=0; while [ $i -lt 4000 ]; do echo 0123456789012345678901234567890123456789; i=$((i+1)); done; sleep 300";
     if tests::may_mount() {
         fs::create_dir(scratch.join("small")).expect("a directory");
         let mount = ["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=64k none small && exec \"$@\"", "sh"];
-        let ended = Prun::new().under(mount).dir(scratch.path()).ranks(2).options(["-o", "small/logs"]).sh(writer).run();
+        let ended =
+            Prun::new().under(mount).dir(scratch.path()).ranks(2).options(["-o", "small/logs"]).sh(writer).run();
         expect_refusal(&ended, REFUSED, "cannot write the output file small/logs/rank-");
         ended.expect_message("No space left on device").expect_message("ended the job");
     }
@@ -140,7 +142,13 @@ fn a_closed_stdout_or_stderr_harms_no_job() {
     for closed in [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"] {
         let under = format!("exec \"$@\" {closed}");
         let scratch = Scratch::new();
-        let ended = Prun::new().under(["sh", "-c", &under, "sh"]).dir(scratch.path()).ranks(2).sh("echo out; echo err >&2; echo x > wrote-$PRUN_RANK; exit $((PRUN_RANK * 4))").run();
+        let ended = Prun::new()
+            .under(["sh", "-c", &under, "sh"])
+            .dir(scratch.path())
+            .ranks(2)
+            .option("--keep-going")
+            .sh("echo out; echo err >&2; echo x > wrote-$PRUN_RANK; exit $((PRUN_RANK * 4))")
+            .run();
         ended.expect_code(4);
         assert!(scratch.join("wrote-0").exists() && scratch.join("wrote-1").exists(), "{closed}");
     }
@@ -189,7 +197,12 @@ fn in_a_directory_where_nothing_can_be_written_jobs_run() {
 fn a_working_directory_that_is_gone_is_named() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.join("gone")).expect("a directory");
-    let ended = Prun::new().under(["sh", "-c", "rmdir \"$PWD\"; exec \"$@\"", "sh"]).dir(scratch.join("gone")).ranks(1).program(["true"]).run();
+    let ended = Prun::new()
+        .under(["sh", "-c", "rmdir \"$PWD\"; exec \"$@\"", "sh"])
+        .dir(scratch.join("gone"))
+        .ranks(1)
+        .program(["true"])
+        .run();
     expect_refusal(&ended, REFUSED, "working directory is gone");
 }
 

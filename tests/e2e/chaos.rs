@@ -60,8 +60,12 @@ fn choose(random: &mut Random) -> Vec<Victim> {
 /// What the ranks are: of each kind at least one, and three that sum vectors all the time.
 fn script(scratch: &Scratch) -> String {
     let wrapper = scratch.script("wrap.sh", "sleep 300 &\nsh -c 'sleep 300 & sleep 300' &\nwait");
-    let stubborn = scratch.script("stubborn.sh", "trap '' TERM INT HUP\n(setsid sh -c 'trap \"\" TERM; sleep 300; sleep 300' &)\nwhile :; do sleep 0.01; done");
-    let writer = scratch.script("writer.sh", "while :; do echo a line that is written again and again; echo another >&2; done");
+    let stubborn = scratch.script(
+        "stubborn.sh",
+        "trap '' TERM INT HUP\n(setsid sh -c 'trap \"\" TERM; sleep 300; sleep 300' &)\nwhile :; do sleep 0.01; done",
+    );
+    let writer =
+        scratch.script("writer.sh", "while :; do echo a line that is written again and again; echo another >&2; done");
     format!(
         "case $PRUN_RANK in 0) exec {};; 1) exec {};; 2) exec {};; *) exec {} forever 3000;; esac",
         quoted(wrapper),
@@ -74,7 +78,11 @@ fn script(scratch: &Scratch) -> String {
 /// Ranks 3 to 5 never leave init by themselves, since 0 to 2 do not join: they wait there. In half of the rounds all
 /// ranks join instead and are in the middle of AllReduce.
 fn program(random: &mut Random, scratch: &Scratch) -> String {
-    if random.below(2) == 0 { script(scratch) } else { format!("sh -c 'setsid sleep 300 & wait' & exec {} forever 3000", quoted(built("member"))) }
+    if random.below(2) == 0 {
+        script(scratch)
+    } else {
+        format!("sh -c 'setsid sleep 300 & wait' & exec {} forever 3000", quoted(built("member")))
+    }
 }
 
 fn pid_of(job: &Running, victim: Victim) -> i32 {
@@ -90,7 +98,11 @@ fn pid_of(job: &Running, victim: Victim) -> i32 {
 fn names_the_cause(said: &str, victims: &[Victim]) -> bool {
     victims.iter().any(|victim| match victim {
         Victim::Prun => false,
-        Rankd => said.contains("rankd was killed (SIGKILL)") || said.contains("rankd and its keeper were killed") || said.contains("rankd ended unexpectedly"),
+        Rankd => {
+            said.contains("rankd was killed (SIGKILL)")
+                || said.contains("rankd and its keeper were killed")
+                || said.contains("rankd ended unexpectedly")
+        }
         Keeper => said.contains("the keeper was killed") || said.contains("rankd and its keeper were killed"),
         Rank(rank) => said.contains(&format!("rank {rank} failed first (SIGKILL")),
     })
@@ -123,7 +135,12 @@ fn round(seed: u64) -> String {
     pids.into_iter().for_each(kill_now);
     let ended = job.wait();
     if !victims.contains(&Victim::Prun) {
-        assert!(names_the_cause(&ended.err(), &victims), "seed {seed}: {victims:?}, exit {}:\n{}", ended.code(), last_lines(&ended.err()));
+        assert!(
+            names_the_cause(&ended.err(), &victims),
+            "seed {seed}: {victims:?}, exit {}:\n{}",
+            ended.code(),
+            last_lines(&ended.err())
+        );
         assert!(matches!(ended.code(), 125 | 137), "seed {seed}: {victims:?}: exit {}", ended.code());
     }
     format!("{victims:?} in {:.1} s", started.elapsed().as_secs_f64())
@@ -135,7 +152,8 @@ fn last_lines(text: &str) -> String {
 }
 
 fn rounds(count: u64) {
-    let given = std::env::var("PRUN_TEST_SEED").ok().map(|text| text.parse::<u64>().expect("PRUN_TEST_SEED is a number"));
+    let given =
+        std::env::var("PRUN_TEST_SEED").ok().map(|text| text.parse::<u64>().expect("PRUN_TEST_SEED is a number"));
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let seed = given.unwrap_or_else(|| Random(clock).next() & 0xffff_ffff);
     println!("PRUN_TEST_SEED={seed}");
@@ -145,7 +163,10 @@ fn rounds(count: u64) {
         let what = round(seed + number);
         *seen.entry(what.split(" in ").next().unwrap_or_default().to_owned()).or_default() += 1;
     }
-    println!("{count} rounds in {:.0} s, nothing left, nothing hung; victims: {seen:?}", started.elapsed().as_secs_f64());
+    println!(
+        "{count} rounds in {:.0} s, nothing left, nothing hung; victims: {seen:?}",
+        started.elapsed().as_secs_f64()
+    );
 }
 
 #[test]

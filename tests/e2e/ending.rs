@@ -8,13 +8,20 @@ use tests::{Prun, Scratch, built, eventually, lives};
 #[test]
 fn the_time_limit_ends_the_job_with_124() {
     let ended = Prun::new().ranks(2).options(["--timeout", "500ms"]).program(["sleep", "300"]).run();
-    ended.expect_code(124).expect_message("the time limit of 0.50 s is over").expect_message("ranks 0-1 were then stopped (SIGTERM)");
+    ended
+        .expect_code(124)
+        .expect_message("the time limit of 0.50 s is over")
+        .expect_message("ranks 0-1 were then stopped (SIGTERM)");
     assert!(ended.took >= Duration::from_millis(500));
 }
 
 #[test]
 fn the_time_limit_kills_ranks_that_ignore_it() {
-    let ended = Prun::new().ranks(2).options(["--timeout", "300ms", "--grace", "300ms"]).sh("trap '' TERM; while :; do sleep 0.1; done").run();
+    let ended = Prun::new()
+        .ranks(2)
+        .options(["--timeout", "300ms", "--grace", "300ms"])
+        .sh("trap '' TERM; while :; do sleep 0.1; done")
+        .run();
     ended.expect_code(124).expect_message("were killed");
 }
 
@@ -27,7 +34,11 @@ fn a_job_that_is_done_before_its_limit_is_done() {
 
 #[test]
 fn a_warning_comes_before_the_limit() {
-    let job = Prun::new().ranks(2).options(["--timeout", "4s", "--signal", "USR1@3s"]).program([built("witness").as_os_str(), "--exit-on".as_ref(), "SIGTERM=0".as_ref()]).start();
+    let job = Prun::new()
+        .ranks(2)
+        .options(["--timeout", "4s", "--signal", "USR1@3s"])
+        .program([built("witness").as_os_str(), "--exit-on".as_ref(), "SIGTERM=0".as_ref()])
+        .start();
     job.expect_output("ready", 2);
     job.expect_output("got SIGUSR1", 2);
     let ended = job.wait();
@@ -39,7 +50,11 @@ fn a_warning_comes_before_the_limit() {
 
 #[test]
 fn a_rank_that_ends_well_on_the_warning_gives_0() {
-    let ended = Prun::new().ranks(2).options(["--timeout", "60s", "--signal", "USR1@59s"]).program([built("witness").as_os_str(), "--exit-on".as_ref(), "SIGUSR1=0".as_ref()]).run();
+    let ended = Prun::new()
+        .ranks(2)
+        .options(["--timeout", "60s", "--signal", "USR1@59s"])
+        .program([built("witness").as_os_str(), "--exit-on".as_ref(), "SIGUSR1=0".as_ref()])
+        .run();
     ended.expect_code(0);
 }
 
@@ -68,7 +83,11 @@ fn with_keep_going_the_others_finish_and_the_first_failure_gives_the_code() {
 
 #[test]
 fn no_grace_kills_at_once() {
-    let ended = Prun::new().ranks(2).options(["--grace", "0"]).sh("trap '' TERM; [ $PRUN_RANK = 0 ] && exit 3; while :; do :; done").run();
+    let ended = Prun::new()
+        .ranks(2)
+        .options(["--grace", "0"])
+        .sh("trap '' TERM; [ $PRUN_RANK = 0 ] && exit 3; while :; do :; done")
+        .run();
     ended.expect_code(3);
 }
 
@@ -76,20 +95,30 @@ fn no_grace_kills_at_once() {
 fn a_failed_job_is_started_again_as_often_as_asked() {
     let scratch = Scratch::new();
     let script = "echo start $PRUN_RESTART_COUNT rank $PRUN_RANK job $PRUN_JOB_ID; [ $PRUN_RANK = 1 ] && [ $PRUN_RESTART_COUNT -lt 2 ] && exit 5; exit 0";
-    let ended = Prun::new().ranks(2).options(["--max-restarts", "3", "-o", "logs", "--tee"]).dir(scratch.path()).sh(script).run();
-    ended.expect_code(0).expect_message("starting again in 1 s (restart 1 of 3)").expect_message("starting again in 2 s (restart 2 of 3)");
+    let ended = Prun::new()
+        .ranks(2)
+        .options(["--max-restarts", "3", "-o", "logs", "--tee"])
+        .dir(scratch.path())
+        .sh(script)
+        .run();
+    ended
+        .expect_code(0)
+        .expect_message("starting again in 1 s (restart 1 of 3)")
+        .expect_message("starting again in 2 s (restart 2 of 3)");
     for start in 0..3 {
         assert!(ended.out().contains(&format!("start {start} rank 1")), "{}", ended.out());
     }
     // Every start is a job of its own, and the files hold all of them.
-    let jobs: std::collections::BTreeSet<_> = ended.out().lines().filter_map(|line| Some(line.split_once(" job ")?.1.to_owned())).collect();
+    let jobs: std::collections::BTreeSet<_> =
+        ended.out().lines().filter_map(|line| Some(line.split_once(" job ")?.1.to_owned())).collect();
     assert_eq!(jobs.len(), 3, "{jobs:?}");
     assert_eq!(scratch.read("logs/rank-1.out").lines().count(), 3);
 }
 
 #[test]
 fn after_the_last_restart_the_failure_is_the_result() {
-    let ended = Prun::new().ranks(2).options(["--max-restarts", "1"]).sh("[ $PRUN_RANK = 0 ] && exit 6; sleep 300").run();
+    let ended =
+        Prun::new().ranks(2).options(["--max-restarts", "1"]).sh("[ $PRUN_RANK = 0 ] && exit 6; sleep 300").run();
     ended.expect_code(6);
     assert_eq!(ended.err().matches("rank 0 failed first (exit 6)").count(), 2, "{}", ended.err());
 }
@@ -110,7 +139,12 @@ fn a_restart_is_not_made_for_an_interrupt_nor_during_one() {
 
 #[test]
 fn restarts_work_with_input_and_terminals_of_their_own() {
-    let ended = Prun::new().ranks(2).options(["--max-restarts", "1", "--pty", "--stdin", "all"]).stdin_bytes("word\n").sh("[ $PRUN_RESTART_COUNT = 0 ] && exit 1; echo second").run();
+    let ended = Prun::new()
+        .ranks(2)
+        .options(["--max-restarts", "1", "--pty", "--stdin", "all"])
+        .stdin_bytes("word\n")
+        .sh("[ $PRUN_RESTART_COUNT = 0 ] && exit 1; echo second")
+        .run();
     ended.expect_code(0);
     assert_eq!(ended.out().matches("second").count(), 2);
 }

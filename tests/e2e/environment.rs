@@ -9,8 +9,14 @@ use tests::{Ended, Prun, Scratch};
 fn environments(ended: &Ended) -> Vec<BTreeMap<String, String>> {
     ended.expect_code(0);
     let text = ended.out();
-    let variables = |part: &str| part.split('\0').filter_map(|line| line.trim_start_matches('\n').split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let mut all: Vec<BTreeMap<String, String>> = text.split("\0END\n").filter(|part| !part.is_empty()).map(variables).collect();
+    let variables = |part: &str| {
+        part.split('\0')
+            .filter_map(|line| line.trim_start_matches('\n').split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    };
+    let mut all: Vec<BTreeMap<String, String>> =
+        text.split("\0END\n").filter(|part| !part.is_empty()).map(variables).collect();
     all.sort_by_key(|variables| variables["PRUN_RANK"].clone());
     all
 }
@@ -45,7 +51,10 @@ fn ranks_know_who_they_are_in_prun_s_words_and_in_those_of_existing_programs() {
             assert_eq!(variables.get(name).map(String::as_str), Some(value), "{name}");
         }
         assert_eq!(variables["PRUN_JOB_ID"].len(), 16);
-        assert_eq!((&variables["PRUN_JOB_ID"], &variables["MASTER_PORT"]), (&ranks[0]["PRUN_JOB_ID"], &ranks[0]["MASTER_PORT"]));
+        assert_eq!(
+            (&variables["PRUN_JOB_ID"], &variables["MASTER_PORT"]),
+            (&ranks[0]["PRUN_JOB_ID"], &ranks[0]["MASTER_PORT"])
+        );
     }
     let port: u16 = ranks[0]["MASTER_PORT"].parse().expect("a port");
     assert!(port > 0);
@@ -65,11 +74,33 @@ fn the_port_is_free_when_the_ranks_start() {
 #[test]
 fn another_world_s_rank_variables_are_removed_and_the_rest_is_kept() {
     let stale = [
-        "PMI_RANK", "PMI_SIZE", "PMI_FD", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_URI2", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-        "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_STEP_ID", "MV2_COMM_WORLD_RANK", "GROUP_RANK", "TORCHELASTIC_RUN_ID", "HOROVOD_RANK",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "PMI_FD",
+        "PMIX_RANK",
+        "PMIX_NAMESPACE",
+        "PMIX_SERVER_URI2",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NTASKS",
+        "SLURM_STEP_ID",
+        "MV2_COMM_WORLD_RANK",
+        "GROUP_RANK",
+        "TORCHELASTIC_RUN_ID",
+        "HOROVOD_RANK",
     ];
     let kept = ["SLURM_JOB_ID", "OMPI_MCA_btl", "CUDA_VISIBLE_DEVICES", "LANG", "PRUN_ALGO", "PMIX_MCA_gds"];
-    let mut prun = Prun::new().ranks(2).env("RANK", "77").env("WORLD_SIZE", "99").env("PRUN_RANK", "55").env("PRUN_JOB_ID", "old").env("MASTER_ADDR", "far").env("MASTER_PORT", "1");
+    let mut prun = Prun::new()
+        .ranks(2)
+        .env("RANK", "77")
+        .env("WORLD_SIZE", "99")
+        .env("PRUN_RANK", "55")
+        .env("PRUN_JOB_ID", "old")
+        .env("MASTER_ADDR", "far")
+        .env("MASTER_PORT", "1");
     for name in &stale {
         prun = prun.env(*name, "7");
     }
@@ -91,7 +122,10 @@ fn another_world_s_rank_variables_are_removed_and_the_rest_is_kept() {
 
 #[test]
 fn a_job_inside_a_job_has_numbers_of_its_own() {
-    let inner = format!("{} -n 2 sh -c 'echo $PRUN_RANK of $PRUN_SIZE in $PRUN_JOB_ID'; echo outer $PRUN_RANK of $PRUN_SIZE in $PRUN_JOB_ID", tests::quoted(tests::built("prun")));
+    let inner = format!(
+        "{} -n 2 sh -c 'echo $PRUN_RANK of $PRUN_SIZE in $PRUN_JOB_ID'; echo outer $PRUN_RANK of $PRUN_SIZE in $PRUN_JOB_ID",
+        tests::quoted(tests::built("prun"))
+    );
     let ended = Prun::new().ranks(2).sh(inner).run();
     ended.expect_code(0);
     let mut jobs: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -99,16 +133,47 @@ fn a_job_inside_a_job_has_numbers_of_its_own() {
         let (who, job) = line.split_once(" in ").expect("a job");
         jobs.entry(job.to_owned()).or_default().push(who.to_owned());
     }
-    let mut groups: Vec<Vec<String>> = jobs.into_values().map(|mut who| { who.sort(); who }).collect();
+    let mut groups: Vec<Vec<String>> = jobs
+        .into_values()
+        .map(|mut who| {
+            who.sort();
+            who
+        })
+        .collect();
     groups.sort();
     assert_eq!(groups, [vec!["0 of 2", "1 of 2"], vec!["0 of 2", "1 of 2"], vec!["outer 0 of 2", "outer 1 of 2"]]);
 }
 
 #[test]
 fn variables_that_the_user_sets_win_and_are_filled_in() {
-    let ranks = show(Prun::new().ranks(2).options(["-x", "RANK=r{rank}", "-x", "WORLD_SIZE=many", "-x", "MASTER_PORT=5", "-x", "HERE", "-x", "PAIR={local_rank}/{size}", "-x", "EMPTY="]).env("HERE", "a {rank} b"));
+    let ranks = show(
+        Prun::new()
+            .ranks(2)
+            .options([
+                "-x",
+                "RANK=r{rank}",
+                "-x",
+                "WORLD_SIZE=many",
+                "-x",
+                "MASTER_PORT=5",
+                "-x",
+                "HERE",
+                "-x",
+                "PAIR={local_rank}/{size}",
+                "-x",
+                "EMPTY=",
+            ])
+            .env("HERE", "a {rank} b"),
+    );
     for (rank, variables) in ranks.iter().enumerate() {
-        let expected = [("RANK", format!("r{rank}")), ("WORLD_SIZE", "many".into()), ("MASTER_PORT", "5".into()), ("HERE", "a {rank} b".into()), ("PAIR", format!("{rank}/2")), ("EMPTY", String::new())];
+        let expected = [
+            ("RANK", format!("r{rank}")),
+            ("WORLD_SIZE", "many".into()),
+            ("MASTER_PORT", "5".into()),
+            ("HERE", "a {rank} b".into()),
+            ("PAIR", format!("{rank}/2")),
+            ("EMPTY", String::new()),
+        ];
         for (name, value) in expected {
             assert_eq!(variables.get(name), Some(&value), "{name}");
         }
@@ -120,9 +185,18 @@ fn variables_that_the_user_sets_win_and_are_filled_in() {
 fn variables_come_from_files_and_from_an_almost_empty_environment() {
     let scratch = Scratch::new();
     scratch.file("vars", b"# a comment\nexport ONE=1\nTWO='two words'\nTHREE=3\n", 0o644);
-    let ranks = show(Prun::new().ranks(1).options(["--env-file", "vars", "--env-clear", "-x", "THREE=x"]).dir(scratch.path()).env("SECRET", "s"));
+    let ranks = show(
+        Prun::new()
+            .ranks(1)
+            .options(["--env-file", "vars", "--env-clear", "-x", "THREE=x"])
+            .dir(scratch.path())
+            .env("SECRET", "s"),
+    );
     let variables = &ranks[0];
-    assert_eq!((variables["ONE"].as_str(), variables["TWO"].as_str(), variables["THREE"].as_str()), ("1", "two words", "x"));
+    assert_eq!(
+        (variables["ONE"].as_str(), variables["TWO"].as_str(), variables["THREE"].as_str()),
+        ("1", "two words", "x")
+    );
     assert!(!variables.contains_key("SECRET") && variables.contains_key("PATH"), "{variables:?}");
 }
 

@@ -18,7 +18,10 @@ fn a_job_whose_ranks_all_end_well_ends_well_and_says_nothing() {
 fn the_first_failure_is_named_with_cause_time_and_last_words_and_gives_the_code() {
     let script = "[ $PRUN_RANK = 1 ] || exec sleep 300; echo 'about to fail'; echo 'the reason' >&2; exit 3";
     let ended = Prun::new().ranks(3).sh(script).run();
-    ended.expect_code(3).expect_message("prun: rank 1 failed first (exit 3) after ").expect_message("ranks 0,2 were then stopped (SIGTERM)");
+    ended
+        .expect_code(3)
+        .expect_message("prun: rank 1 failed first (exit 3) after ")
+        .expect_message("ranks 0,2 were then stopped (SIGTERM)");
     ended.expect_message("  | the reason");
     let last = ended.err().lines().last().unwrap_or_default().to_owned();
     assert!(last.starts_with("prun: rank 1 failed first"), "{last}");
@@ -38,7 +41,10 @@ fn a_rank_may_end_early_while_the_others_go_on() {
     let scratch = Scratch::new();
     let go = scratch.join("go");
     assert!(std::process::Command::new("mkfifo").arg(&go).status().expect("mkfifo").success());
-    let job = Prun::new().ranks(4).sh(format!("[ $PRUN_RANK = 1 ] && exit 0; read x < {}; echo went on", quoted(&go))).start();
+    let job = Prun::new()
+        .ranks(4)
+        .sh(format!("[ $PRUN_RANK = 1 ] && exit 0; read x < {}; echo went on", quoted(&go)))
+        .start();
     let others = [0, 2, 3].map(|rank| job.rank(rank));
     let rankd = job.rankd();
     tests::eventually("the end of rank 1", || {
@@ -67,7 +73,8 @@ fn arguments_and_directories_with_blanks_quotes_and_any_bytes_arrive_as_they_are
     let words = arguments.map(|bytes| OsString::from_vec(bytes.to_vec()));
     let ended = Prun::new().ranks(2).option("-o").option(scratch.join("out")).program(words).dir(&directory).run();
     ended.expect_code(0);
-    let mut expected: Vec<String> = arguments[1..].iter().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
+    let mut expected: Vec<String> =
+        arguments[1..].iter().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
     expected.push(format!("8 {}", directory.display()));
     for rank in 0..2 {
         assert_eq!(scratch.read(format!("out/rank-{rank}.out")).lines().collect::<Vec<_>>(), expected);
@@ -186,7 +193,12 @@ fn a_list_binds_each_rank_in_turn() {
 #[test]
 fn core_binding_stays_inside_the_mask_and_gives_each_rank_its_own() {
     let cpus = allowed();
-    let ended = Prun::new().ranks(1).under(["taskset", "-c", &cpus[0].to_string()]).options(["--bind", "core"]).sh(SHOW_CPUS).run();
+    let ended = Prun::new()
+        .ranks(1)
+        .under(["taskset", "-c", &cpus[0].to_string()])
+        .options(["--bind", "core"])
+        .sh(SHOW_CPUS)
+        .run();
     ended.expect_code(0);
     assert_eq!(ended.out(), format!("0 {}\n", cpus[0]));
     let ended = Prun::new().ranks(2).options(["--bind", "core"]).sh(SHOW_CPUS).run();
@@ -201,7 +213,13 @@ fn core_binding_stays_inside_the_mask_and_gives_each_rank_its_own() {
 fn a_cpu_outside_the_mask_is_refused_by_its_number() {
     let cpus = allowed();
     let outside = cpus[cpus.len() - 1];
-    let ended = Prun::new().ranks(1).under(["taskset", "-c", &cpus[0].to_string()]).option("--bind").option(outside.to_string()).program(["true"]).run();
+    let ended = Prun::new()
+        .ranks(1)
+        .under(["taskset", "-c", &cpus[0].to_string()])
+        .option("--bind")
+        .option(outside.to_string())
+        .program(["true"])
+        .run();
     if cpus.len() == 1 {
         ended.expect_code(0);
         return;
@@ -212,9 +230,19 @@ fn a_cpu_outside_the_mask_is_refused_by_its_number() {
 
 #[test]
 fn the_program_that_is_built_here_answers_by_itself() {
-    for (words, part) in [(vec!["--version"], "prun "), (vec!["--help"], "Usage: prun"), (vec!["signals"], "SIGTERM"), (vec!["man"], ".TH PRUN 1"), (vec!["completions", "bash"], "complete")] {
+    for (words, part) in [
+        (vec!["--version"], "prun "),
+        (vec!["--help"], "Usage: prun"),
+        (vec!["signals"], "SIGTERM"),
+        (vec!["man"], ".TH PRUN 1"),
+        (vec!["completions", "bash"], "complete"),
+    ] {
         let output = std::process::Command::new(built("prun")).args(&words).output().expect("prun starts");
         assert_eq!(output.status.code(), Some(0), "{words:?}");
-        assert!(String::from_utf8_lossy(&output.stdout).contains(part), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            String::from_utf8_lossy(&output.stdout).contains(part),
+            "{words:?}: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
     }
 }

@@ -24,11 +24,23 @@ struct Holdings {
 impl Holdings {
     fn now() -> Holdings {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let processes = fs::read_dir("/proc").expect("/proc").flatten().filter(|entry| entry.file_name().to_string_lossy().parse::<i32>().is_ok()).count();
-        let open_files = text("/proc/sys/fs/file-nr").split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
+        let processes = fs::read_dir("/proc")
+            .expect("/proc")
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().parse::<i32>().is_ok())
+            .count();
+        let open_files =
+            text("/proc/sys/fs/file-nr").split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
         let memory = text("/proc/meminfo");
-        let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().split(' ').next()?.parse().ok());
-        Holdings { processes, cgroups: job_cgroups().len(), shared_memory: shared_memory().len(), open_files, available_kib: available.unwrap_or(0) }
+        let available =
+            memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().split(' ').next()?.parse().ok());
+        Holdings {
+            processes,
+            cgroups: job_cgroups().len(),
+            shared_memory: shared_memory().len(),
+            open_files,
+            available_kib: available.unwrap_or(0),
+        }
     }
 
     /// What `jobs` jobs would leave if each left one of each, and a megabyte, is far more than other programs of the
@@ -55,10 +67,16 @@ fn run_jobs(count: usize) {
     let before = Holdings::now();
     for number in 0..count {
         match number % 5 {
-            0 => drop(Prun::new().ranks(4).program(["true"]).run().expect_code(0)),
-            1 => drop(Prun::new().ranks(2).sh("sleep 300 & exit 3").run().expect_code(3)),
-            2 => drop(Prun::new().ranks(2).program([built("member").as_os_str(), "reduce".as_ref(), "3".as_ref(), "1000".as_ref()]).run().expect_code(0)),
-            3 => drop(Prun::new().ranks(2).option("--pty").sh("echo x").run().expect_code(0)),
+            0 => _ = Prun::new().ranks(4).program(["true"]).run().expect_code(0),
+            1 => _ = Prun::new().ranks(2).sh("sleep 300 & exit 3").run().expect_code(3),
+            2 => drop(
+                Prun::new()
+                    .ranks(2)
+                    .program([built("member").as_os_str(), "reduce".as_ref(), "3".as_ref(), "1000".as_ref()])
+                    .run()
+                    .expect_code(0),
+            ),
+            3 => _ = Prun::new().ranks(2).option("--pty").sh("echo x").run().expect_code(0),
             _ => {
                 let job = Prun::new().ranks(2).sh("echo ready; exec sleep 300").start();
                 job.expect_output("ready", 2);
@@ -81,7 +99,11 @@ fn a_thousand_jobs_leave_the_machine_as_it_was() {
     let before = Holdings::now();
     let started = Instant::now();
     run_jobs(1000);
-    println!("1000 jobs in {:.0} s\nbefore: {before:?}\nafter:  {:?}", started.elapsed().as_secs_f64(), Holdings::now());
+    println!(
+        "1000 jobs in {:.0} s\nbefore: {before:?}\nafter:  {:?}",
+        started.elapsed().as_secs_f64(),
+        Holdings::now()
+    );
 }
 
 /// Every descriptor of a process and what it is.
@@ -89,7 +111,9 @@ fn descriptors(pid: i32) -> Vec<(i32, String)> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).expect("a living process");
     let mut found: Vec<_> = entries
         .flatten()
-        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, fs::read_link(entry.path()).ok()?.display().to_string())))
+        .filter_map(|entry| {
+            Some((entry.file_name().to_str()?.parse().ok()?, fs::read_link(entry.path()).ok()?.display().to_string()))
+        })
         .collect();
     found.sort();
     found
@@ -104,12 +128,14 @@ fn a_rank_holds_its_three_streams_and_the_segment_and_nothing_else() {
         let job = Prun::new().under(extra).ranks(3).options(options.iter().copied()).program(["sleep", "300"]).start();
         for rank in 0..3 {
             let rank = job.rank(rank);
-            eventually("the rank's own program", || (tests::name_of(rank).as_deref() == Some("sleep")).then_some(()));
-            let held = descriptors(rank);
+            // A program that starts opens its libraries and closes them again.
+            let held =
+                eventually("four descriptors in a rank", || Some(descriptors(rank)).filter(|held| held.len() == 4));
             let numbers: Vec<i32> = held.iter().map(|(number, _)| *number).collect();
-            assert!(held.len() == 4 && numbers[..3] == [0, 1, 2], "{held:?}");
-            assert!(held[3].1.contains("memfd:"), "{held:?}");
-            let told = tests::environment(rank).into_iter().find_map(|entry| Some(String::from_utf8_lossy(entry.strip_prefix(b"PRUN_SEGMENT_FD=")?).into_owned()));
+            assert!(numbers[..3] == [0, 1, 2] && held[3].1.contains("memfd:"), "{held:?}");
+            let told = tests::environment(rank)
+                .into_iter()
+                .find_map(|entry| Some(String::from_utf8_lossy(entry.strip_prefix(b"PRUN_SEGMENT_FD=")?).into_owned()));
             assert_eq!(told, Some(numbers[3].to_string()));
         }
         job.signal(SIGTERM);

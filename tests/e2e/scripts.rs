@@ -32,7 +32,10 @@ fn a_good_job_is_a_start_its_ranks_and_a_result() {
     kinds.sort_unstable();
     assert_eq!(kinds, ["exited", "exited", "ready", "result", "start", "started", "started"]);
     let result = events.last().expect("a result");
-    assert_eq!((result["code"].as_i64(), &result["cause"], result["restart"].as_i64()), (Some(0), &Value::Null, Some(0)));
+    assert_eq!(
+        (result["code"].as_i64(), &result["cause"], result["restart"].as_i64()),
+        (Some(0), &Value::Null, Some(0))
+    );
     let ranks = result["ranks"].as_array().expect("ranks");
     assert_eq!(ranks.len(), 2);
     for (rank, line) in ranks.iter().enumerate() {
@@ -45,10 +48,14 @@ fn a_good_job_is_a_start_its_ranks_and_a_result() {
 
 #[test]
 fn a_failure_is_named_as_data_with_its_last_output() {
-    let (ended, events) = recorded(Prun::new().ranks(2).sh("[ $PRUN_RANK = 1 ] && { echo last words; exit 3; }; exec sleep 300"));
+    let (ended, events) =
+        recorded(Prun::new().ranks(2).sh("[ $PRUN_RANK = 1 ] && { echo last words; exit 3; }; exec sleep 300"));
     ended.expect_code(3);
     let result = events.last().expect("a result");
-    assert_eq!((&result["code"], &result["cause"]["kind"], &result["cause"]["rank"], &result["cause"]["code"]), (&3.into(), &"rank_failed".into(), &1.into(), &3.into()));
+    assert_eq!(
+        (&result["code"], &result["cause"]["kind"], &result["cause"]["rank"], &result["cause"]["code"]),
+        (&3.into(), &"rank_failed".into(), &1.into(), &3.into())
+    );
     assert!(result["last_output"].as_str().is_some_and(|text| text.contains("last words")), "{result}");
     assert!(result["message"].as_str().is_some_and(|text| text.contains("rank 1 failed first")), "{result}");
     assert_eq!(result["ranks"][0]["signal"], "SIGTERM");
@@ -72,7 +79,8 @@ fn a_program_that_is_not_there_a_limit_and_a_signal_are_causes_too() {
 #[test]
 fn a_signal_is_an_event_and_the_cause() {
     let scratch = Scratch::new();
-    let job = Prun::new().ranks(1).options(["--json", "events"]).dir(scratch.path()).sh("echo ready; exec sleep 300").start();
+    let job =
+        Prun::new().ranks(1).options(["--json", "events"]).dir(scratch.path()).sh("echo ready; exec sleep 300").start();
     job.expect_output("ready", 1);
     job.signal(SIGTERM);
     job.wait().expect_code(143);
@@ -84,33 +92,53 @@ fn a_signal_is_an_event_and_the_cause() {
 
 #[test]
 fn each_start_of_a_job_has_its_result() {
-    let (ended, events) = recorded(Prun::new().ranks(1).options(["--max-restarts", "1"]).sh("exit $((1 - PRUN_RESTART_COUNT))"));
+    let (ended, events) =
+        recorded(Prun::new().ranks(1).options(["--max-restarts", "1"]).sh("exit $((1 - PRUN_RESTART_COUNT))"));
     ended.expect_code(0);
-    let results: Vec<_> = events.iter().filter(|event| event["event"] == "result").map(|event| event["code"].as_i64()).collect();
+    let results: Vec<_> =
+        events.iter().filter(|event| event["event"] == "result").map(|event| event["code"].as_i64()).collect();
     assert_eq!(results, [Some(1), Some(0)]);
 }
 
 #[test]
 fn events_go_to_an_open_descriptor_as_well() {
     let scratch = Scratch::new();
-    let ended = Prun::new().under(["sh", "-c", "exec \"$@\" 7> events", "sh"]).dir(scratch.path()).ranks(2).options(["--json", "7"]).program(["true"]).run();
+    let ended = Prun::new()
+        .under(["sh", "-c", "exec \"$@\" 7> events", "sh"])
+        .dir(scratch.path())
+        .ranks(2)
+        .options(["--json", "7"])
+        .program(["true"])
+        .run();
     ended.expect_code(0);
     assert_eq!(kinds(&events(&scratch.read("events"))).last(), Some(&"result"));
     // The ranks do not get it.
-    let ended = Prun::new().under(["sh", "-c", "exec \"$@\" 7> events", "sh"]).dir(scratch.path()).ranks(1).options(["--json", "7"]).sh("ls /proc/self/fd").run();
+    let ended = Prun::new()
+        .under(["sh", "-c", "exec \"$@\" 7> events", "sh"])
+        .dir(scratch.path())
+        .ranks(1)
+        .options(["--json", "7"])
+        .sh("ls /proc/self/fd")
+        .run();
     assert!(!ended.out().lines().any(|line| line == "7"), "{}", ended.out());
 }
 
 #[test]
 fn a_reader_of_events_that_is_gone_harms_nothing() {
-    let ended = Prun::new().under(["bash", "-c", "exec \"$@\" 7> >(exec true)", "bash"]).ranks(2).options(["--json", "7"]).sh("sleep 0.1").run();
+    let ended = Prun::new()
+        .under(["bash", "-c", "exec \"$@\" 7> >(exec true)", "bash"])
+        .ranks(2)
+        .options(["--json", "7"])
+        .sh("sleep 0.1")
+        .run();
     ended.expect_code(0);
 }
 
 #[test]
 fn a_killed_rankd_is_a_cause() {
     let scratch = Scratch::new();
-    let job = Prun::new().ranks(2).options(["--json", "events"]).dir(scratch.path()).sh("echo ready; exec sleep 300").start();
+    let job =
+        Prun::new().ranks(2).options(["--json", "events"]).dir(scratch.path()).sh("echo ready; exec sleep 300").start();
     job.expect_output("ready", 2);
     tests::kill_now(job.rankd());
     job.wait().expect_code(125);

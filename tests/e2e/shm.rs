@@ -15,12 +15,20 @@ fn member(ranks: u32, words: &[&str]) -> Prun {
 
 /// The line of each rank that begins with `rank N` and then this.
 fn lines_of<'a>(text: &'a str, after_rank: &str) -> Vec<&'a str> {
-    text.lines().filter(|line| line.strip_prefix("rank ").and_then(|rest| rest.split_once(after_rank)).is_some_and(|(rank, _)| rank.parse::<u32>().is_ok())).collect()
+    text.lines()
+        .filter(|line| {
+            line.strip_prefix("rank ")
+                .and_then(|rest| rest.split_once(after_rank))
+                .is_some_and(|(rank, _)| rank.parse::<u32>().is_ok())
+        })
+        .collect()
 }
 
 #[test]
 fn examples_run_and_check_their_results() {
-    for (program, arguments) in [("hello", &[][..]), ("ring", &[]), ("allreduce", &["--count", "100003", "--iterations", "3"])] {
+    for (program, arguments) in
+        [("hello", &[][..]), ("ring", &[]), ("allreduce", &["--count", "100003", "--iterations", "3"])]
+    {
         for ranks in [1, 2, 5] {
             let words = [built(program).into_os_string()].into_iter().chain(arguments.iter().map(Into::into));
             Prun::new().ranks(ranks).program(words).run().expect_code(0);
@@ -31,10 +39,12 @@ fn examples_run_and_check_their_results() {
 #[test]
 fn the_training_job_learns_to_read_digits_with_the_same_weights_everywhere() {
     let scratch = Scratch::new();
-    let words = |epochs: &'static str| [built("train").into_os_string(), "--epochs".into(), epochs.into()];
-    let ended = Prun::new().ranks(4).dir(scratch.path()).program(words("3")).run();
+    // It checks its weights by itself, and ends with 1 if it recognises fewer.
+    let words =
+        [built("train").into_os_string()].into_iter().chain(["--epochs", "3", "--require", "90"].map(Into::into));
+    let ended = Prun::new().ranks(4).dir(scratch.path()).program(words).run();
     ended.expect_code(0);
-    assert!(ended.out().contains("accuracy") || ended.out().contains('%'), "{}", ended.out());
+    assert_eq!(ended.out().matches(" %\n").count(), 3, "{}", ended.out());
 }
 
 #[test]
@@ -64,7 +74,9 @@ fn a_rank_that_ends_before_joining_makes_the_others_joining_fail() {
 }
 
 fn ms(line: &str) -> u64 {
-    line.split_once(" after ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no time: {line}"))
+    line.split_once(" after ")
+        .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("no time: {line}"))
 }
 
 /// Ranks in the middle of AllReduce after AllReduce.
@@ -97,7 +109,11 @@ fn the_last_calls_of_each_rank_are_shown_when_a_job_dies() {
     let job = in_the_middle(3, &[]);
     kill_now(job.rank(1));
     let ended = job.wait();
-    ended.expect_code(137).expect_message("last libcomm calls:").expect_message("rank 1: call ").expect_message(" allreduce sum f32 x 5000");
+    ended
+        .expect_code(137)
+        .expect_message("last libcomm calls:")
+        .expect_message("rank 1: call ")
+        .expect_message(" allreduce sum f32 x 5000");
 }
 
 // A11 (a), in an AllReduce
@@ -112,14 +128,18 @@ fn nothing_is_left_when_prun_or_rankd_is_killed_in_an_allreduce() {
 
 // D05
 #[test]
-fn a_rank_that_leaves_in_order_makes_the_others_calls_fail_by_name() {
+fn a_rank_that_leaves_while_the_others_go_on_makes_their_calls_fail_by_name() {
     let ended = member(4, &["leave", "3", "10"]).options(["--keep-going"]).run();
     ended.expect_code(CALL_FAILED);
     let text = ended.out();
-    assert!(text.contains("rank 3 left\n"), "{text}");
+    // Leaving is a call like any other: the one that leaves alone learns that the others do not.
+    assert!(text.contains("rank 3 left\n") || text.contains("rank 3: finalize failed after "), "{text}");
     let failed = lines_of(&text, ": all_reduce failed after ");
     assert_eq!(failed.len(), 3, "{text}");
-    assert!(failed.iter().all(|line| line.contains("rank 3 has left") || line.contains("rank 3 made call 11 finalize")), "{text}");
+    assert!(
+        failed.iter().all(|line| line.contains("rank 3 has left") || line.contains("rank 3 made call 11 finalize")),
+        "{text}"
+    );
     assert!(!ended.err().contains("SIGBUS") && !ended.err().contains("SIGSEGV"), "{}", ended.err());
 }
 
@@ -175,8 +195,15 @@ fn a_small_full_read_only_or_missing_shared_memory_directory_does_not_matter() {
     }
     let scratch = Scratch::new();
     let dev = scratch.join("dev").display().to_string();
-    let without = format!("mkdir {dev}; mount -t tmpfs none {dev}; for f in null zero full random urandom; do : > {dev}/$f; mount --bind /dev/$f {dev}/$f; done; mount --rbind {dev} /dev; ! test -e /dev/shm");
-    for change in ["mount -t tmpfs -o size=8m none /dev/shm", "mount -t tmpfs -o nr_inodes=3 none /dev/shm; touch /dev/shm/a /dev/shm/b", "mount -t tmpfs -o ro none /dev/shm", &without] {
+    let without = format!(
+        "mkdir {dev}; mount -t tmpfs none {dev}; for f in null zero full random urandom; do : > {dev}/$f; mount --bind /dev/$f {dev}/$f; done; mount --rbind {dev} /dev; ! test -e /dev/shm"
+    );
+    for change in [
+        "mount -t tmpfs -o size=8m none /dev/shm",
+        "mount -t tmpfs -o nr_inodes=3 none /dev/shm; touch /dev/shm/a /dev/shm/b",
+        "mount -t tmpfs -o ro none /dev/shm",
+        &without,
+    ] {
         let script = format!("{change} && exec \"$@\"");
         // 16 MiB for each rank.
         let ended = member(4, &["reduce", "2", "4194304"]).under(["unshare", "-m", "sh", "-c", &script, "sh"]).run();
@@ -206,7 +233,9 @@ fn two_jobs_in_pid_namespaces_of_their_own_do_not_meet() {
         println!("SKIP: this machine lets nobody make pid namespaces");
         return;
     }
-    let start = || member(2, &["forever", "2000"]).under(["unshare", "-Upf", "--mount-proc"]).options(["--grace", "300ms"]).start();
+    let start = || {
+        member(2, &["forever", "2000"]).under(["unshare", "-Upf", "--mount-proc"]).options(["--grace", "300ms"]).start()
+    };
     let (first, second) = (start(), start());
     first.expect_output("ready", 2);
     second.expect_output("ready", 2);
@@ -234,7 +263,8 @@ fn a_wrapper_that_closed_the_descriptor_still_gets_the_segment() {
     let close = scratch.script("close.sh", "eval \"exec $PRUN_SEGMENT_FD<&-\"; exec \"$@\"");
     let reuse = scratch.script("reuse.sh", "eval \"exec $PRUN_SEGMENT_FD< /dev/null\"; exec \"$@\"");
     for wrapper in [close, reuse] {
-        let words = [wrapper.into_os_string(), built("member").into_os_string(), "reduce".into(), "5".into(), "1000".into()];
+        let words =
+            [wrapper.into_os_string(), built("member").into_os_string(), "reduce".into(), "5".into(), "1000".into()];
         let ended = Prun::new().ranks(3).program(words).run();
         ended.expect_code(0);
     }

@@ -113,7 +113,10 @@ fn ranks_that_ignore_termination_are_killed_after_the_grace_period_and_the_first
     job.expect_output("ready", 7);
     std::fs::write(&go, "x\n").expect("rank 0 reads");
     let ended = job.wait();
-    ended.expect_code(7).expect_message("rank 0 failed first (exit 7)").expect_message("ranks 1-7 did not end within 0.50 s and were killed");
+    ended
+        .expect_code(7)
+        .expect_message("rank 0 failed first (exit 7)")
+        .expect_message("ranks 1-7 did not end within 0.50 s and were killed");
 }
 
 #[test]
@@ -132,7 +135,10 @@ fn a_termination_ends_a_job_whose_ranks_are_stopped() {
 #[test]
 fn signals_reach_what_a_wrapper_started_too() {
     let scratch = Scratch::new();
-    let wrapper = scratch.script("wrap.sh", &format!("trap 'wait' USR1 TERM; {} --exit-on SIGTERM=0 & wait; wait; wait", quoted(built("witness"))));
+    let wrapper = scratch.script(
+        "wrap.sh",
+        &format!("trap 'wait' USR1 TERM; {} --exit-on SIGTERM=0 & wait; wait; wait", quoted(built("witness"))),
+    );
     let job = Prun::new().ranks(2).program([wrapper]).start();
     job.expect_output("ready (pid", 2);
     job.signal(SIGUSR1);
@@ -161,7 +167,11 @@ const OF_THE_C_LIBRARY: u64 = 0b11 << 31;
 fn masks(job: &Running) -> Vec<u64> {
     let rank = job.rank(0);
     eventually("the rank's own program", || (tests::name_of(rank).as_deref() == Some("sleep")).then_some(()));
-    ["SigBlk", "SigIgn", "SigCgt"].map(|field| u64::from_str_radix(&status_field(rank, field).expect("a mask"), 16).expect("hex") & !OF_THE_C_LIBRARY).to_vec()
+    ["SigBlk", "SigIgn", "SigCgt"]
+        .map(|field| {
+            u64::from_str_radix(&status_field(rank, field).expect("a mask"), 16).expect("hex") & !OF_THE_C_LIBRARY
+        })
+        .to_vec()
 }
 
 #[test]
@@ -195,7 +205,11 @@ fn nohup_keeps_hangups_ignored_in_prun_and_its_ranks() {
 #[test]
 fn an_interrupt_is_passed_on_even_where_a_shell_made_prun_ignore_it() {
     // `prun … &` in a script ignores SIGINT; the job must still have a way to be asked.
-    let job = Prun::new().ranks(2).under(["sh", "-c", "trap '' INT; exec \"$@\"", "sh"]).program([built("witness").as_os_str(), "--exit-on".as_ref(), "SIGTERM=0".as_ref()]).start();
+    let job = Prun::new()
+        .ranks(2)
+        .under(["sh", "-c", "trap '' INT; exec \"$@\"", "sh"])
+        .program([built("witness").as_os_str(), "--exit-on".as_ref(), "SIGTERM=0".as_ref()])
+        .start();
     job.expect_output("ready (pid", 2);
     job.signal(SIGTERM);
     job.wait().expect_code(143);

@@ -13,7 +13,10 @@ fn lines(count: usize) -> Vec<u8> {
 fn sum(bytes: &[u8]) -> String {
     let scratch = Scratch::new();
     std::fs::write(scratch.join("bytes"), bytes).expect("a file");
-    let output = Command::new("sha256sum").stdin(File::open(scratch.join("bytes")).expect("our own")).output().expect("sha256sum");
+    let output = Command::new("sha256sum")
+        .stdin(File::open(scratch.join("bytes")).expect("our own"))
+        .output()
+        .expect("sha256sum");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -43,7 +46,12 @@ fn a_slow_reader_gets_everything_too() {
     let bytes = lines(2064);
     let python = "import os, time, hashlib\nh = hashlib.sha256(); n = 0\nwhile True:\n b = os.read(0, 1000)\n if not b: break\n h.update(b); n += b.count(b'\\n'); time.sleep(0.002)\nprint(h.hexdigest(), n)";
     for to in ["rank0", "all"] {
-        let ended = Prun::new().ranks(2).options(["--stdin", to]).stdin_bytes(bytes.clone()).program(["python3", "-c", python]).run();
+        let ended = Prun::new()
+            .ranks(2)
+            .options(["--stdin", to])
+            .stdin_bytes(bytes.clone())
+            .program(["python3", "-c", python])
+            .run();
         ended.expect_code(0);
         let whole = format!("{} 2064", sum(&bytes).split(' ').next().unwrap_or_default());
         let seen = ended.out().lines().filter(|line| *line == whole).count();
@@ -91,13 +99,18 @@ fn all_get_every_byte_of_much_input() {
 fn a_loop_over_lines_keeps_the_lines_that_no_rank_read() {
     let scratch = Scratch::new();
     scratch.file("list", b"one\ntwo\nthree\n", 0o644);
-    let body = format!("while read word; do {} -n 2 sh -c \"echo $word \\$PRUN_RANK\"; done < list", quoted(built("prun")));
+    let body =
+        format!("while read word; do {} -n 2 sh -c \"echo $word \\$PRUN_RANK\"; done < list", quoted(built("prun")));
     let output = Command::new("sh").args(["-c", &body]).current_dir(scratch.path()).output().expect("sh");
     let mut lines: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["one 0", "one 1", "three 0", "three 1", "two 0", "two 1"]);
     // And from a pipe.
-    let output = Command::new("sh").args(["-c", &body.replace("< list", "").replace("while", "cat list | while")]).current_dir(scratch.path()).output().expect("sh");
+    let output = Command::new("sh")
+        .args(["-c", &body.replace("< list", "").replace("while", "cat list | while")])
+        .current_dir(scratch.path())
+        .output()
+        .expect("sh");
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 6);
 }
 

@@ -15,6 +15,18 @@ fn wait_until_stopped(pid: i32) {
     eventually("a stopped process", || is_stopped(pid).then_some(()));
 }
 
+/// Stopped, or (as a shell that just starts a command) held up by a child that is.
+fn stands_still(pid: i32) -> bool {
+    matches!(state_of(pid), Some('T' | 'D'))
+}
+
+/// All ranks stand still by the time prun itself is stopped; one that had to be forced may take a moment to show it.
+fn wait_until_all_are_stopped(job: &Running, ranks: &[i32]) {
+    wait_until_stopped(job.pid());
+    eventually("ranks that stand still", || ranks.iter().all(|&rank| stands_still(rank)).then_some(()));
+    assert!(is_stopped(job.pid()));
+}
+
 fn wait_until_running(pid: i32) {
     eventually("a running process", || (!is_stopped(pid)).then_some(()));
 }
@@ -74,8 +86,7 @@ fn ctrl_z_stops_the_ranks_and_then_prun_and_both_go_on_afterwards() {
     let ranks = [job.rank(0), job.rank(1)];
     for _ in 0..3 {
         terminal.suspend();
-        wait_until_stopped(job.pid());
-        assert!(ranks.iter().all(|&rank| is_stopped(rank)), "the ranks stop first");
+        wait_until_all_are_stopped(&job, &ranks);
         job.signal(Signal::SIGCONT);
         wait_until_running(job.pid());
         ranks.into_iter().for_each(wait_until_running);
@@ -92,8 +103,7 @@ fn ranks_that_ignore_ctrl_z_are_stopped_all_the_same() {
     let (job, terminal) = on_terminal(Prun::new().ranks(2).sh("trap '' TSTP; echo ready; while :; do :; done"), 2);
     let ranks = [job.rank(0), job.rank(1)];
     terminal.suspend();
-    wait_until_stopped(job.pid());
-    assert!(ranks.iter().all(|&rank| is_stopped(rank)));
+    wait_until_all_are_stopped(&job, &ranks);
     job.signal(Signal::SIGCONT);
     ranks.into_iter().for_each(wait_until_running);
     terminal.interrupt();
@@ -104,7 +114,8 @@ fn ranks_that_ignore_ctrl_z_are_stopped_all_the_same() {
 #[test]
 fn time_while_stopped_counts_toward_no_limit() {
     let limit = Duration::from_secs(3);
-    let (job, terminal) = on_terminal(Prun::new().ranks(1).options(["--timeout", "3s"]).sh("echo ready; exec sleep 300"), 1);
+    let (job, terminal) =
+        on_terminal(Prun::new().ranks(1).options(["--timeout", "3s"]).sh("echo ready; exec sleep 300"), 1);
     terminal.suspend();
     wait_until_stopped(job.pid());
     let stop = Duration::from_secs(4);
@@ -196,7 +207,12 @@ fn scratch_ticker() -> Scratch {
 
 #[test]
 fn what_is_typed_reaches_rank_0_and_ctrl_d_ends_its_input() {
-    let (job, terminal) = on_terminal(Prun::new().ranks(2).sh("echo ready; while read line; do echo rank $PRUN_RANK got $line; done; echo rank $PRUN_RANK saw the end"), 2);
+    let (job, terminal) = on_terminal(
+        Prun::new().ranks(2).sh(
+            "echo ready; while read line; do echo rank $PRUN_RANK got $line; done; echo rank $PRUN_RANK saw the end",
+        ),
+        2,
+    );
     job.expect_output("rank 1 saw the end", 1);
     terminal.keys("hello\n");
     job.expect_output("rank 0 got hello", 1);
@@ -247,13 +263,28 @@ fn with_a_terminal_of_its_own_a_rank_s_output_is_live() {
 // B08
 #[test]
 fn no_escape_code_comes_that_a_rank_did_not_write() {
-    let (job, _terminal) = Prun::new().ranks(2).option("-l").env("TERM", "xterm-256color").env("NO_COLOR", "1").sh("echo $TERM $NO_COLOR; ls --color=auto -d /").start_on_terminal();
+    let (job, _terminal) = Prun::new()
+        .ranks(2)
+        .option("-l")
+        .env("TERM", "xterm-256color")
+        .env("NO_COLOR", "1")
+        .sh("echo $TERM $NO_COLOR; ls --color=auto -d /")
+        .start_on_terminal();
     let ended = job.wait();
     ended.expect_code(0);
-    assert!(ended.out().contains("[0] xterm-256color 1") && ended.out().contains("[1] xterm-256color 1"), "{}", ended.out());
+    assert!(
+        ended.out().contains("[0] xterm-256color 1") && ended.out().contains("[1] xterm-256color 1"),
+        "{}",
+        ended.out()
+    );
     assert!(!ended.stdout.contains(&0x1b), "{:?}", ended.out());
     let scratch = Scratch::new();
-    let ended = Prun::new().ranks(1).options(["-o", "logs"]).dir(scratch.path()).sh("printf '\\033[1mbold\\n'; ls --color=auto -d /").run();
+    let ended = Prun::new()
+        .ranks(1)
+        .options(["-o", "logs"])
+        .dir(scratch.path())
+        .sh("printf '\\033[1mbold\\n'; ls --color=auto -d /")
+        .run();
     ended.expect_code(0);
     assert_eq!(scratch.read("logs/rank-0.out"), "\u{1b}[1mbold\n/\n");
 }
@@ -271,12 +302,18 @@ fn a_rank_s_terminal_has_the_size_of_the_user_s_and_follows_it() {
 
 #[test]
 fn nothing_is_left_with_terminals_either() {
-    let (job, _terminal) = on_terminal(Prun::new().ranks(2).options(["--pty", "--grace", "300ms"]).sh("setsid sleep 300 & echo ready; wait"), 2);
+    let (job, _terminal) = on_terminal(
+        Prun::new().ranks(2).options(["--pty", "--grace", "300ms"]).sh("setsid sleep 300 & echo ready; wait"),
+        2,
+    );
     let rankd = job.rankd();
     assert_eq!(name_of(rankd).as_deref(), Some("rankd"));
     tests::kill_now(rankd);
     job.wait().expect_code(125);
-    let (job, _terminal) = on_terminal(Prun::new().ranks(2).options(["--pty", "--grace", "300ms"]).sh("setsid sleep 300 & echo ready; wait"), 2);
+    let (job, _terminal) = on_terminal(
+        Prun::new().ranks(2).options(["--pty", "--grace", "300ms"]).sh("setsid sleep 300 & echo ready; wait"),
+        2,
+    );
     tests::kill_now(job.pid());
     job.wait();
 }
