@@ -11,6 +11,7 @@ need strace strace
 need valgrind valgrind
 need script bsdutils
 need pkg-config pkg-config
+need chromium chromium
 python3 -c 'import numpy' 2>/dev/null || /usr/bin/python3 -c 'import numpy' 2>/dev/null || needed="$needed python3-numpy"
 /usr/bin/python3 -c 'import torch' 2>/dev/null || needed="$needed python3-torch"
 

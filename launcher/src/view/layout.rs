@@ -14,6 +14,8 @@ const MARGIN: f64 = 24.0;
 const HEAD: f64 = 64.0;
 /// A GPU's row begins here, below CPUs and network cards.
 const CARD_HEIGHT: f64 = 40.0;
+/// A strip over the GPUs of one host bridge.
+const BRIDGE_HEIGHT: f64 = 24.0;
 
 /// A box.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +28,7 @@ pub struct Box {
     pub tip: Vec<String>,
     /// Left, top, width, height.
     pub place: [f64; 4],
-    /// `numa`, `gpu`, `nic`.
+    /// `numa`, `bridge`, `gpu`, `nic`.
     pub kind: &'static str,
     /// Health from 0 to 100 where it is known.
     pub score: Option<u32>,
@@ -74,7 +76,7 @@ pub fn layout(machine: &Machine, nccl_rings: Vec<Vec<usize>>) -> Drawing {
     let mut boxes = Vec::new();
     let mut centres: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     let cards = columns.iter().map(|column| column.nics.len().div_ceil(column.width())).max().unwrap_or(0) as f64;
-    let gpu_top = HEAD + MARGIN + 44.0 + cards * (CARD_HEIGHT + 10.0);
+    let gpu_top = HEAD + MARGIN + 44.0 + cards * (CARD_HEIGHT + 10.0) + BRIDGE_HEIGHT;
     let mut left = MARGIN;
     for column in &columns {
         let inner = column.width() as f64 * (BOX_WIDTH + GAP) - GAP;
@@ -93,6 +95,7 @@ pub fn layout(machine: &Machine, nccl_rings: Vec<Vec<usize>>) -> Drawing {
             let y = HEAD + 54.0 + row as f64 * (CARD_HEIGHT + 10.0);
             boxes.push(nic_box(machine, nic, [x, y, BOX_WIDTH, CARD_HEIGHT]));
         }
+        boxes.extend(bridges(machine, &column.gpus, left + 14.0, gpu_top - BRIDGE_HEIGHT - 4.0));
         for (at, &gpu) in column.gpus.iter().enumerate() {
             let x = left + 14.0 + at as f64 * (BOX_WIDTH + GAP);
             centres.insert(gpu_name(machine.gpus[gpu].index), (x + BOX_WIDTH / 2.0, gpu_top + BOX_HEIGHT));
@@ -106,7 +109,13 @@ pub fn layout(machine: &Machine, nccl_rings: Vec<Vec<usize>>) -> Drawing {
     let links: Vec<&Link> =
         machine.links.iter().filter(|link| centres.contains_key(&link.a) && centres.contains_key(&link.b)).collect();
     let furthest = links.iter().map(|link| (centres[&link.a].0 - centres[&link.b].0).abs()).fold(0.0, f64::max);
-    let edges = links.iter().map(|link| edge(machine, link, &centres, &in_ring)).collect();
+    let edges = links
+        .iter()
+        .map(|link| {
+            let ends = [leaves(&link.a, &link.b, &links, &centres), leaves(&link.b, &link.a, &links, &centres)];
+            edge(machine, link, &centres, ends, &in_ring)
+        })
+        .collect();
     let depth = if furthest > 0.0 { sag(furthest) * 0.75 + 20.0 } else { 0.0 };
     Drawing {
         width: left.max(640.0) - GAP + MARGIN,
@@ -170,6 +179,59 @@ fn columns(machine: &Machine) -> Vec<Column> {
         columns.push(Column { id: "NUMA?".into(), lines, gpus, nics });
     }
     columns
+}
+
+/// A strip over each run of GPUs that hang below the same host bridge, with the switch that they share.
+fn bridges(machine: &Machine, gpus: &[usize], left: f64, top: f64) -> Vec<Box> {
+    let device = |at: usize| machine.device_of(&machine.gpus[at]);
+    let root = |at: usize| device(at).and_then(|device| device.root.clone());
+    let mut strips = Vec::new();
+    let mut at = 0;
+    while at < gpus.len() {
+        let Some(own) = root(gpus[at]) else {
+            at += 1;
+            continue;
+        };
+        let run = gpus[at..].iter().take_while(|gpu| root(**gpu).as_ref() == Some(&own)).count();
+        let mut tip = vec![format!("host bridge {own}")];
+        for gpu in &gpus[at..at + run] {
+            let above = device(*gpu).map(|device| device.above.as_slice()).unwrap_or_default();
+            let path: Vec<String> = above.iter().map(ToString::to_string).collect();
+            tip.push(format!("{} below {}", gpu_name(machine.gpus[*gpu].index), path.join(" → ")));
+        }
+        let x = left + at as f64 * (BOX_WIDTH + GAP);
+        let width = run as f64 * (BOX_WIDTH + GAP) - GAP;
+        let id = format!("BRIDGE-{own}-{at}");
+        strips.push(Box {
+            id,
+            lines: vec![format!("host bridge {own}")],
+            tip,
+            place: [x, top, width, BRIDGE_HEIGHT],
+            kind: "bridge",
+            score: None,
+        });
+        at += run;
+    }
+    strips
+}
+
+/// Where on its box's lower edge a link leaves: to the left the near ones outside, to the right as well, so that
+/// curves lie in each other and do not cross at the box.
+fn leaves(own: &str, other: &str, links: &[&Link], centres: &BTreeMap<String, (f64, f64)>) -> f64 {
+    let middle = centres[own].0;
+    let mut others: Vec<&str> = links
+        .iter()
+        .filter_map(|link| match (link.a == own, link.b == own) {
+            (true, _) => Some(link.b.as_str()),
+            (_, true) => Some(link.a.as_str()),
+            _ => None,
+        })
+        .collect();
+    let distance = |name: &str| centres[name].0 - middle;
+    let order = |name: &str| if distance(name) < 0.0 { (0, -distance(name)) } else { (1, -distance(name)) };
+    others.sort_by(|one, its| order(one).0.cmp(&order(its).0).then(order(one).1.total_cmp(&order(its).1)));
+    let place = others.iter().position(|name| *name == other).unwrap_or(0);
+    middle - BOX_WIDTH / 2.0 + BOX_WIDTH * (place as f64 + 1.0) / (others.len() as f64 + 1.0)
 }
 
 fn gpu_box(machine: &Machine, at: usize, place: [f64; 4]) -> Box {
@@ -242,7 +304,13 @@ fn nic_box(machine: &Machine, at: usize, place: [f64; 4]) -> Box {
     Box { id: id.clone(), lines: vec![format!("{id} {name}"), bus], tip, place, kind: "nic", score: None }
 }
 
-fn edge(machine: &Machine, link: &Link, centres: &BTreeMap<String, (f64, f64)>, in_ring: &[(usize, usize)]) -> Edge {
+fn edge(
+    machine: &Machine,
+    link: &Link,
+    centres: &BTreeMap<String, (f64, f64)>,
+    ends: [f64; 2],
+    in_ring: &[(usize, usize)],
+) -> Edge {
     let (from, to) = (centres[&link.a], centres[&link.b]);
     let number = |name: &str| name.trim_start_matches("GPU").parse::<usize>().unwrap_or(0);
     let (a, b) = (number(&link.a), number(&link.b));
@@ -272,9 +340,7 @@ fn edge(machine: &Machine, link: &Link, centres: &BTreeMap<String, (f64, f64)>, 
         tip.push("on libcomm's ring".into());
     }
     let depth = from.1.max(to.1) + sag((from.0 - to.0).abs());
-    // Each end leaves its box a little to the side that it goes to, so that curves can be told apart.
-    let lean = |own: f64, other: f64| own + ((other - own) * 0.1).clamp(-70.0, 70.0);
-    let (x1, x2) = (lean(from.0, to.0), lean(to.0, from.0));
+    let [x1, x2] = ends;
     let path = format!("M{x1:.1} {:.1} C{x1:.1} {depth:.1} {x2:.1} {depth:.1} {x2:.1} {:.1}", from.1, to.1);
     Edge {
         id: format!("{}-{}", link.a, link.b),
@@ -349,7 +415,7 @@ mod tests {
         }
         let drawing = layout(&machine, Vec::new());
         let devices: Vec<&Box> = drawing.boxes.iter().filter(|its| its.kind != "numa").collect();
-        assert_eq!(devices.len(), 9);
+        assert_eq!(devices.len(), 13);
         for (at, one) in devices.iter().enumerate() {
             for other in &devices[at + 1..] {
                 assert!(!overlap(&one.place, &other.place), "{} {}", one.id, other.id);

@@ -9,6 +9,7 @@ use crate::topology::LinkKind;
 pub const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-size:18px;font-weight:600}\
 .small{font-size:11px;fill:#57606a}.bold{font-weight:600;font-size:13px}.numa rect{fill:#f6f8fa;stroke:#d0d7de}\
 .gpu rect{fill:#fff;stroke:#57606a;stroke-width:1.2}.nic rect{fill:#eef4ff;stroke:#9db5dd}\
+.bridge rect{fill:#eaeef2;stroke:none}.bridge text{font-size:11px;font-weight:400;fill:#57606a}\
 .edge{fill:none;opacity:.85}.ring{fill:none;stroke:#2563eb;stroke-width:1.4;stroke-dasharray:5 4}\
 .hot .edge{opacity:1;stroke-width:6}";
 
@@ -41,7 +42,7 @@ pub fn svg(drawing: &Drawing) -> String {
                 text,
                 "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 x + 10.0,
-                y + 18.0 + 17.0 * at as f64,
+                y + if its.kind == "bridge" { 16.0 } else { 18.0 } + 17.0 * at as f64,
                 escaped(line)
             );
         }
