@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what the tests need beside a Rust toolchain, gcc and make. Packages that are there are not touched.
 set -e
+PATH=$PATH:/usr/sbin:/sbin
 
 needed=""
 need() { # command package
@@ -11,6 +12,12 @@ need strace strace
 need valgrind valgrind
 need script bsdutils
 need pkg-config pkg-config
+need setpriv util-linux
+need munged munge
+need slurmctld slurmctld
+need slurmd slurmd
+need sbatch slurm-client
+need git git
 need chromium chromium
 python3 -c 'import numpy' 2>/dev/null || /usr/bin/python3 -c 'import numpy' 2>/dev/null || needed="$needed python3-numpy"
 /usr/bin/python3 -c 'import torch' 2>/dev/null || needed="$needed python3-torch"

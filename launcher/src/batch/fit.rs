@@ -15,7 +15,11 @@ const SGE_NOTIFY: Duration = Duration::from_secs(60);
 const RESERVE: Duration = Duration::from_secs(2);
 
 fn variable<'v>(inherited: &'v [(OsString, OsString)], name: &str) -> Option<&'v str> {
-    inherited.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.to_str()).filter(|value| !value.is_empty())
+    inherited
+        .iter()
+        .find(|(known, _)| known == name)
+        .and_then(|(_, value)| value.to_str())
+        .filter(|value| !value.is_empty())
 }
 
 fn hostname() -> String {
@@ -68,7 +72,11 @@ mod tests {
     use super::*;
 
     fn inherited(lines: &str) -> Vec<(OsString, OsString)> {
-        lines.split_whitespace().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect()
+        lines
+            .split_whitespace()
+            .filter_map(|line| line.split_once('='))
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
     }
 
     #[test]

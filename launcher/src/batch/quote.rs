@@ -48,7 +48,16 @@ mod tests {
 
     #[test]
     fn plain_words_stay_plain() {
-        for (text, quoted) in [("./a-b_c.d", "./a-b_c.d"), ("a b", "'a b'"), ("", "''"), ("it's", "'it'\\''s'"), ("$x", "'$x'"), ("~", "'~'"), ("{a}", "'{a}'"), ("#", "'#'")] {
+        for (text, quoted) in [
+            ("./a-b_c.d", "./a-b_c.d"),
+            ("a b", "'a b'"),
+            ("", "''"),
+            ("it's", "'it'\\''s'"),
+            ("$x", "'$x'"),
+            ("~", "'~'"),
+            ("{a}", "'{a}'"),
+            ("#", "'#'"),
+        ] {
             assert_eq!(shown(OsStr::new(text)), quoted);
         }
     }

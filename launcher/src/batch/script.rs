@@ -116,7 +116,15 @@ pub fn script(args: &ScriptArgs, directory: &OsStr, inherited: &[(OsString, OsSt
     if args.warn.is_some() && args.time.is_none() {
         return Err(Refused::new("--warn counts back from the time limit, and there is none").try_instead("--time 1h"));
     }
-    for text in args.directive.iter().chain(&args.before).chain(&args.queue).chain(&args.account).chain(&args.array).chain(&args.mem) {
+    for text in args
+        .directive
+        .iter()
+        .chain(&args.before)
+        .chain(&args.queue)
+        .chain(&args.account)
+        .chain(&args.array)
+        .chain(&args.mem)
+    {
         if text.contains(['\n', '\r', '\0']) {
             return Err(Refused::new(format!("{text:?} is not one line")));
         }
@@ -149,7 +157,8 @@ fn job(words: &[OsString], inherited: &[(OsString, OsString)]) -> Result<Job, Re
     let named = std::iter::once(OsString::from("prun")).chain(words.iter().cloned()).collect();
     match crate::command::read(named, inherited)? {
         crate::command::Command::Run(job) => Ok(*job),
-        _ => Err(Refused::new(format!("`prun {}` starts no job", words[0].display())).try_instead("`prun script --slurm job.toml`")),
+        _ => Err(Refused::new(format!("`prun {}` starts no job", words[0].display()))
+            .try_instead("`prun script --slurm job.toml`")),
     }
 }
 
@@ -163,7 +172,13 @@ fn directives(system: System, args: &ScriptArgs, job: &Job, words: &[OsString]) 
     match system {
         System::Slurm => {
             let numbers = if array.is_some() { "%A_%a" } else { "%j" };
-            lines.extend([format!("--job-name={name}"), format!("--output={name}-{numbers}.out"), "--nodes=1".into(), format!("--ntasks={ranks}"), format!("--cpus-per-task={cpus}")]);
+            lines.extend([
+                format!("--job-name={name}"),
+                format!("--output={name}-{numbers}.out"),
+                "--nodes=1".into(),
+                format!("--ntasks={ranks}"),
+                format!("--cpus-per-task={cpus}"),
+            ]);
             lines.extend(args.gpus.map(|gpus| format!("--gpus-per-node={gpus}")));
             lines.extend(option("--mem=", &args.mem));
             lines.extend(args.time.map(|Span(time)| format!("--time={}", clock(time))));
@@ -178,7 +193,11 @@ fn directives(system: System, args: &ScriptArgs, job: &Job, words: &[OsString]) 
         System::Pbs => {
             let gpus = args.gpus.map(|gpus| format!(":ngpus={gpus}")).unwrap_or_default();
             let mem = args.mem.as_ref().map(|mem| format!(":mem={}", with_b(mem))).unwrap_or_default();
-            lines.extend([format!("-N {}", cut(&name, 15)), "-j oe".into(), format!("-l select=1:ncpus={}:mpiprocs={ranks}{gpus}{mem}", ranks * cpus)]);
+            lines.extend([
+                format!("-N {}", cut(&name, 15)),
+                "-j oe".into(),
+                format!("-l select=1:ncpus={}:mpiprocs={ranks}{gpus}{mem}", ranks * cpus),
+            ]);
             lines.extend(args.time.map(|Span(time)| format!("-l walltime={}", clock(time))));
             lines.extend(option("-q ", &args.queue));
             lines.extend(option("-A ", &args.account));
@@ -186,7 +205,11 @@ fn directives(system: System, args: &ScriptArgs, job: &Job, words: &[OsString]) 
         }
         System::Torque => {
             let gpus = args.gpus.map(|gpus| format!(":gpus={gpus}")).unwrap_or_default();
-            lines.extend([format!("-N {}", cut(&name, 15)), "-j oe".into(), format!("-l nodes=1:ppn={}{gpus}", ranks * cpus)]);
+            lines.extend([
+                format!("-N {}", cut(&name, 15)),
+                "-j oe".into(),
+                format!("-l nodes=1:ppn={}{gpus}", ranks * cpus),
+            ]);
             lines.extend(args.mem.as_ref().map(|mem| format!("-l mem={}", with_b(mem))));
             lines.extend(args.time.map(|Span(time)| format!("-l walltime={}", clock(time))));
             lines.extend(option("-q ", &args.queue));
@@ -196,7 +219,12 @@ fn directives(system: System, args: &ScriptArgs, job: &Job, words: &[OsString]) 
         System::Lsf => {
             let numbers = if array.is_some() { "%J_%I" } else { "%J" };
             let array = array.map(|array| format!("[{array}]")).unwrap_or_default();
-            lines.extend([format!("-J \"{name}{array}\""), format!("-o {name}-{numbers}.out"), format!("-n {}", ranks * cpus), "-R \"span[hosts=1]\"".into()]);
+            lines.extend([
+                format!("-J \"{name}{array}\""),
+                format!("-o {name}-{numbers}.out"),
+                format!("-n {}", ranks * cpus),
+                "-R \"span[hosts=1]\"".into(),
+            ]);
             lines.extend(args.gpus.map(|gpus| format!("-gpu \"num={gpus}\"")));
             lines.extend(args.mem.as_ref().map(|mem| format!("-R \"rusage[mem={mem}]\"")));
             lines.extend(args.time.map(|Span(time)| format!("-W {}", minutes(time))));
@@ -242,7 +270,14 @@ impl Body {
             body.text.push(b' ');
             body.word(word);
         }
-        body.text.extend_from_slice(if args.requeue { REQUEUE.replace("USR1", &args.warn.map(plain).unwrap_or_default()).into_bytes() } else { b"\n".to_vec() }.as_slice());
+        body.text.extend_from_slice(
+            if args.requeue {
+                REQUEUE.replace("USR1", &args.warn.map(plain).unwrap_or_default()).into_bytes()
+            } else {
+                b"\n".to_vec()
+            }
+            .as_slice(),
+        );
         body
     }
 
@@ -303,7 +338,8 @@ fn name(args: &ScriptArgs, job: &Job, words: &[OsString]) -> String {
     let whole = args.name.as_deref().map(OsStr::new).or(file).unwrap_or(&job.programs[0].argv[0]);
     let path = std::path::Path::new(whole);
     let text = path.file_stem().unwrap_or(whole).to_string_lossy().into_owned();
-    let safe: String = text.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
+    let safe: String =
+        text.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
     match safe.starts_with(|c: char| c.is_ascii_alphabetic()) {
         true => safe,
         false => format!("job_{safe}"),
@@ -354,7 +390,29 @@ mod tests {
 
     #[test]
     fn a_slurm_script_ends_in_exec() {
-        let script = made(&["--slurm", "--time", "90m", "--gpus", "2", "--cpus", "4", "--queue", "gpu", "--warn", "USR1@60", "--array", "0-3", "-n", "2", "-x", "A=b c", "--", "./my prog", "*"]).unwrap();
+        let script = made(&[
+            "--slurm",
+            "--time",
+            "90m",
+            "--gpus",
+            "2",
+            "--cpus",
+            "4",
+            "--queue",
+            "gpu",
+            "--warn",
+            "USR1@60",
+            "--array",
+            "0-3",
+            "-n",
+            "2",
+            "-x",
+            "A=b c",
+            "--",
+            "./my prog",
+            "*",
+        ])
+        .unwrap();
         let expected = "#!/bin/sh
 #SBATCH --job-name=my_prog
 #SBATCH --output=my_prog-%A_%a.out
@@ -375,8 +433,12 @@ exec \"${PRUN:-prun}\" -n 2 -x 'A=b c' -- './my prog' '*'
 
     #[test]
     fn each_system_gets_its_own_words() {
-        let pbs = made(&["--pbs", "--time", "1h", "--mem", "16G", "--gpus", "1", "--warn", "USR1@60", "-n3", "./a"]).unwrap();
-        assert!(pbs.contains("#PBS -l select=1:ncpus=3:mpiprocs=3:ngpus=1:mem=16gb\n#PBS -l walltime=1:00:00\n"), "{pbs}");
+        let pbs =
+            made(&["--pbs", "--time", "1h", "--mem", "16G", "--gpus", "1", "--warn", "USR1@60", "-n3", "./a"]).unwrap();
+        assert!(
+            pbs.contains("#PBS -l select=1:ncpus=3:mpiprocs=3:ngpus=1:mem=16gb\n#PBS -l walltime=1:00:00\n"),
+            "{pbs}"
+        );
         assert!(pbs.ends_with("exec \"${PRUN:-prun}\" --timeout 3585 --signal USR1@60 -n3 ./a\n"), "{pbs}");
         let torque = made(&["--torque", "--array", "1-2", "-n2", "./a"]).unwrap();
         assert!(torque.contains("#PBS -l nodes=1:ppn=2\n#PBS -t 1-2\n"), "{torque}");
@@ -387,7 +449,12 @@ exec \"${PRUN:-prun}\" -n 2 -x 'A=b c' -- './my prog' '*'
     #[test]
     fn a_job_that_queues_itself_again_keeps_the_shell() {
         let script = made(&["--slurm", "--time", "1h", "--warn", "USR2@5m", "--requeue", "-n2", "./a"]).unwrap();
-        assert!(script.contains("\n\"${PRUN:-prun}\" -n2 ./a &\nprun=$!\n") && script.contains("kill -USR2") && script.contains("scontrol requeue"), "{script}");
+        assert!(
+            script.contains("\n\"${PRUN:-prun}\" -n2 ./a &\nprun=$!\n")
+                && script.contains("kill -USR2")
+                && script.contains("scontrol requeue"),
+            "{script}"
+        );
         assert!(script.contains("#SBATCH --signal=B:USR2@300\n#SBATCH --requeue\n"), "{script}");
     }
 

@@ -20,6 +20,8 @@ pub fn entered(mut arguments: Vec<OsString>) -> Option<Vec<OsString>> {
     if getppid().map(|parent| parent.as_raw_nonzero().get()) != sweep {
         return None;
     }
+    // It was started as /proc/self/exe, so that a new build in the middle of a sweep changes nothing.
+    rankd::fork::set_name(c"prun");
     arguments.drain(1..3);
     Some(arguments)
 }

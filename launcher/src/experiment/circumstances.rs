@@ -12,8 +12,30 @@ use serde::{Deserialize, Serialize};
 
 /// Variables with these beginnings change how programs of this kind run.
 const BEGINNINGS: [&str; 24] = [
-    "PRUN_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NCCL_", "CUDA_", "NVIDIA_", "UCX_", "FI_", "OMPI_MCA_", "MPICH_", "I_MPI_",
-    "TORCH_", "PYTORCH_", "XLA_", "LD_", "MALLOC_", "GLIBC_", "SLURM_JOB_", "SLURM_CPU", "PBS_JOBID", "LSB_JOBID",
+    "PRUN_",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "NCCL_",
+    "CUDA_",
+    "NVIDIA_",
+    "UCX_",
+    "FI_",
+    "OMPI_MCA_",
+    "MPICH_",
+    "I_MPI_",
+    "TORCH_",
+    "PYTORCH_",
+    "XLA_",
+    "LD_",
+    "MALLOC_",
+    "GLIBC_",
+    "SLURM_JOB_",
+    "SLURM_CPU",
+    "PBS_JOBID",
+    "LSB_JOBID",
 ];
 
 /// Never written down, whatever the beginning.
@@ -112,7 +134,8 @@ impl Setting {
             kernel: uname.release().to_string_lossy().into_owned(),
             cpu: field(&root.join("proc/cpuinfo"), "model name"),
             cpus_allowed: field(&root.join("proc/self/status"), "Cpus_allowed_list"),
-            memory_kib: field(&root.join("proc/meminfo"), "MemTotal").and_then(|text| text.split(' ').next()?.parse().ok()),
+            memory_kib: field(&root.join("proc/meminfo"), "MemTotal")
+                .and_then(|text| text.split(' ').next()?.parse().ok()),
             gpus: gpus(root),
             gpu_driver: line(&root.join("proc/driver/nvidia/version")),
             git: git(&directory),
@@ -136,7 +159,8 @@ impl Watch {
         let watched = |device: &PathBuf| {
             let class = line(&device.join("class")).unwrap_or_default();
             // Display and compute (03, 12), Ethernet and InfiniBand (02).
-            ["0x03", "0x12", "0x02"].iter().any(|beginning| class.starts_with(beginning)) && device.join("current_link_speed").exists()
+            ["0x03", "0x12", "0x02"].iter().any(|beginning| class.starts_with(beginning))
+                && device.join("current_link_speed").exists()
         };
         let throttles = entries(&root.join("sys/devices/system/cpu"))
             .into_iter()
@@ -157,7 +181,9 @@ impl Watch {
         Moment {
             load: line(&self.root.join("proc/loadavg")).and_then(|text| text.split(' ').next()?.parse().ok()),
             busy_s: line(&self.root.join("proc/stat")).and_then(|text| busy_seconds(&text)),
-            mhz: line(&frequency.join("scaling_cur_freq")).and_then(|khz| khz.parse::<f64>().ok()).map(|khz| khz / 1000.0),
+            mhz: line(&frequency.join("scaling_cur_freq"))
+                .and_then(|khz| khz.parse::<f64>().ok())
+                .map(|khz| khz / 1000.0),
             governor: line(&frequency.join("scaling_governor")),
             throttled: if self.throttles.is_empty() { None } else { throttles.sum() },
             links: self.devices.iter().map(|device| link(device)).collect(),
@@ -167,7 +193,8 @@ impl Watch {
 
 /// `cpu  user nice system idle iowait irq softirq steal …`, in hundredths of a second.
 fn busy_seconds(text: &str) -> Option<f64> {
-    let fields: Vec<u64> = text.strip_prefix("cpu ")?.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let fields: Vec<u64> =
+        text.strip_prefix("cpu ")?.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let busy = [0, 1, 2, 5, 6].iter().map(|&at| fields.get(at)).sum::<Option<u64>>()?;
     Some(busy as f64 / 100.0)
 }
@@ -182,7 +209,9 @@ fn link(device: &Path) -> Link {
     Link {
         device: device.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         speed: line(&device.join("current_link_speed")).filter(|speed| !speed.starts_with("Unknown")),
-        width: line(&device.join("current_link_width")).and_then(|width| width.parse().ok()).filter(|&width| width > 0 && width < 64),
+        width: line(&device.join("current_link_width"))
+            .and_then(|width| width.parse().ok())
+            .filter(|&width| width > 0 && width < 64),
         aer_correctable: total("aer_dev_correctable", "TOTAL_ERR_COR"),
         aer_uncorrectable: fatal.zip(nonfatal).map(|(fatal, nonfatal)| fatal + nonfatal),
     }
@@ -210,24 +239,38 @@ fn gpus(root: &Path) -> Vec<String> {
 
 fn git(directory: &Path) -> Option<Git> {
     let ask = |words: &[&str]| {
-        let answer = Command::new("git").arg("-C").arg(directory).args(words).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+        let answer = Command::new("git")
+            .arg("-C")
+            .arg(directory)
+            .args(words)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
         answer.status.success().then(|| String::from_utf8_lossy(&answer.stdout).trim().to_owned())
     };
     let commit = ask(&["rev-parse", "HEAD"])?;
     let changed = ask(&["--no-optional-locks", "status", "--porcelain", "--untracked-files=no"]).unwrap_or_default();
-    Some(Git { commit, branch: ask(&["symbolic-ref", "--short", "-q", "HEAD"]), changed_files: changed.lines().count() })
+    Some(Git {
+        commit,
+        branch: ask(&["symbolic-ref", "--short", "-q", "HEAD"]),
+        changed_files: changed.lines().count(),
+    })
 }
 
 fn environment(inherited: &[(OsString, OsString)]) -> BTreeMap<String, String> {
     let matters = |name: &str| {
-        BEGINNINGS.iter().any(|beginning| name.starts_with(beginning)) && !SECRET.iter().any(|secret| name.to_uppercase().contains(secret))
+        BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+            && !SECRET.iter().any(|secret| name.to_uppercase().contains(secret))
     };
-    let texts = inherited.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_string_lossy().into_owned())));
+    let texts =
+        inherited.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_string_lossy().into_owned())));
     texts.filter(|(name, _)| matters(name)).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {
-    let mut entries: Vec<PathBuf> = fs::read_dir(directory).map(|all| all.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
+    let mut entries: Vec<PathBuf> =
+        fs::read_dir(directory).map(|all| all.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
     entries.sort();
     entries
 }
@@ -257,15 +300,40 @@ mod tests {
             fs::create_dir_all(&path).unwrap();
             files.iter().for_each(|(file, text)| fs::write(path.join(file), text).unwrap());
         };
-        device("0000:01:00.0", &[("class", "0x030200\n"), ("current_link_speed", "16.0 GT/s PCIe\n"), ("current_link_width", "8\n"), ("aer_dev_correctable", "RxErr 3\nBadTLP 1\nTOTAL_ERR_COR 4\n"), ("aer_dev_fatal", "TOTAL_ERR_FATAL 0\n"), ("aer_dev_nonfatal", "TOTAL_ERR_NONFATAL 2\n")]);
-        device("0000:02:00.0", &[("class", "0x020000\n"), ("current_link_speed", "Unknown speed\n"), ("current_link_width", "255\n")]);
+        device(
+            "0000:01:00.0",
+            &[
+                ("class", "0x030200\n"),
+                ("current_link_speed", "16.0 GT/s PCIe\n"),
+                ("current_link_width", "8\n"),
+                ("aer_dev_correctable", "RxErr 3\nBadTLP 1\nTOTAL_ERR_COR 4\n"),
+                ("aer_dev_fatal", "TOTAL_ERR_FATAL 0\n"),
+                ("aer_dev_nonfatal", "TOTAL_ERR_NONFATAL 2\n"),
+            ],
+        );
+        device(
+            "0000:02:00.0",
+            &[("class", "0x020000\n"), ("current_link_speed", "Unknown speed\n"), ("current_link_width", "255\n")],
+        );
         device("0000:03:00.0", &[("class", "0x060400\n"), ("current_link_speed", "8.0 GT/s PCIe\n")]);
         let links = Watch::new(&root).now().links;
         fs::remove_dir_all(&root).unwrap();
         assert_eq!(links.len(), 2);
-        let good = Link { device: "0000:01:00.0".into(), speed: Some("16.0 GT/s PCIe".into()), width: Some(8), aer_correctable: Some(4), aer_uncorrectable: Some(2) };
+        let good = Link {
+            device: "0000:01:00.0".into(),
+            speed: Some("16.0 GT/s PCIe".into()),
+            width: Some(8),
+            aer_correctable: Some(4),
+            aer_uncorrectable: Some(2),
+        };
         assert_eq!(links[0], good);
-        let unknown = Link { device: "0000:02:00.0".into(), speed: None, width: None, aer_correctable: None, aer_uncorrectable: None };
+        let unknown = Link {
+            device: "0000:02:00.0".into(),
+            speed: None,
+            width: None,
+            aer_correctable: None,
+            aer_uncorrectable: None,
+        };
         assert_eq!(links[1], unknown);
     }
 
@@ -275,7 +343,8 @@ mod tests {
         let now = Watch::new(root).now();
         assert!(now.load.is_some() && now.busy_s.is_some_and(|busy| busy > 0.0));
         let names = [("NCCL_ALGO", "ring"), ("HF_TOKEN", "x"), ("NCCL_SECRET", "x"), ("HOME", "/")];
-        let inherited: Vec<_> = names.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect();
+        let inherited: Vec<_> =
+            names.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect();
         let setting = Setting::read(root, &inherited);
         assert_eq!(setting.environment.keys().collect::<Vec<_>>(), ["NCCL_ALGO"]);
         assert!(setting.cpus_allowed.is_some() && !setting.kernel.is_empty());

@@ -35,10 +35,12 @@ pub fn run(args: &SweepArgs, inherited: &[(OsString, OsString)]) -> Result<u8, R
     };
     let results = journal::read(&directory)?;
     let earlier = args.against.as_deref().map(journal::read).transpose()?;
-    let wanted = Wanted { metric: args.metric.clone(), compare: args.compare.clone(), leave_out_marked: args.leave_out_marked };
+    let wanted =
+        Wanted { metric: args.metric.clone(), compare: args.compare.clone(), leave_out_marked: args.leave_out_marked };
     let summary = summarize(&results, &wanted, earlier.as_ref());
     if let Some(metric) = args.metric.as_ref().filter(|metric| !summary.figures.contains(metric)) {
-        return Err(Refused::new(format!("no trial has the figure `{metric}`")).try_instead(format!("one of {}", summary.figures.join(", "))));
+        return Err(Refused::new(format!("no trial has the figure `{metric}`"))
+            .try_instead(format!("one of {}", summary.figures.join(", "))));
     }
     let code = show(args, &results, &summary, earlier.as_ref())?;
     if !args.quiet && args.report.is_none() {
@@ -58,9 +60,13 @@ fn say_end(end: &End, directory: &Path, results: &Results) {
     let directory = directory.display();
     match end {
         End::Complete => eprintln!("prun: results are in {directory}"),
-        End::OutOfTime => eprintln!("prun: the time is used up after {count} trials; --resume with more --budget goes on"),
+        End::OutOfTime => {
+            eprintln!("prun: the time is used up after {count} trials; --resume with more --budget goes on")
+        }
         End::Signal(_) => eprintln!("prun: interrupted after {count} trials; --resume goes on"),
-        End::CannotStart(_) => eprintln!("prun: the first trial could not be started, so no other was tried; its messages are in {directory}/trials"),
+        End::CannotStart(_) => eprintln!(
+            "prun: the first trial could not be started, so no other was tried; its messages are in {directory}/trials"
+        ),
     }
 }
 
@@ -74,7 +80,8 @@ fn show(args: &SweepArgs, results: &Results, summary: &Summary, earlier: Option<
                 code = print(&text());
                 Ok(())
             }
-            Some(path) => std::fs::write(path, text()).map_err(|cause| Refused::new(format!("cannot write {}", path.display())).because(cause)),
+            Some(path) => std::fs::write(path, text())
+                .map_err(|cause| Refused::new(format!("cannot write {}", path.display())).because(cause)),
             None => Ok(()),
         }
     };
@@ -92,7 +99,9 @@ fn show(args: &SweepArgs, results: &Results, summary: &Summary, earlier: Option<
 fn plan(experiment: &Experiment) -> String {
     let trials = &experiment.trials;
     let each = match trials.precision {
-        Some(precision) => format!("{} to {} each, until the median is known to {} %", trials.repeat, trials.most(), 100.0 * precision),
+        Some(precision) => {
+            format!("{} to {} each, until the median is known to {} %", trials.repeat, trials.most(), 100.0 * precision)
+        }
         None => format!("{} each", trials.repeat),
     };
     let mut text = format!(
@@ -103,7 +112,8 @@ fn plan(experiment: &Experiment) -> String {
         experiment.out.display()
     );
     for variant in &experiment.variants {
-        let words: Vec<String> = trial::command(experiment, variant).iter().map(|word| crate::batch::quote::shown(word)).collect();
+        let words: Vec<String> =
+            trial::command(experiment, variant).iter().map(|word| crate::batch::quote::shown(word)).collect();
         text.push_str(&format!("  {}\n", words.join(" ")));
     }
     text

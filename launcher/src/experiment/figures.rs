@@ -103,18 +103,24 @@ pub fn collect(figures: &[Figure], outputs: &[&Path], reports: &Path) -> BTreeMa
         found.entry(name).or_default().push(sample);
     }
     let wants_output = figures.iter().any(|figure| !matches!(figure.source, Source::Reported));
-    let outputs: Vec<Vec<u8>> = if wants_output { outputs.iter().map(|path| text_of(path)).collect() } else { Vec::new() };
+    let outputs: Vec<Vec<u8>> =
+        if wants_output { outputs.iter().map(|path| text_of(path)).collect() } else { Vec::new() };
     for figure in figures {
         let values: Vec<f64> = outputs
             .iter()
             .flat_map(|text| match &figure.source {
                 Source::Reported => Vec::new(),
                 Source::Regex(regex) => matches(regex, text),
-                Source::Json(key) => text.split(|&byte| byte == b'\n').filter_map(|line| json_value(line, key)).collect(),
+                Source::Json(key) => {
+                    text.split(|&byte| byte == b'\n').filter_map(|line| json_value(line, key)).collect()
+                }
             })
             .collect();
         if !values.is_empty() {
-            found.entry(figure.name.clone()).or_default().extend(values.into_iter().map(|value| Sample { value, rank: None }));
+            found
+                .entry(figure.name.clone())
+                .or_default()
+                .extend(values.into_iter().map(|value| Sample { value, rank: None }));
         }
     }
     found

@@ -153,31 +153,51 @@ fn matrix(args: &SweepArgs, file: &File, order: &[String]) -> Result<Matrix, Ref
             _ => parameters.push(Parameter { name, values }),
         }
     }
-    if let Some(parameter) = parameters.iter().find(|parameter| ["rank", "local_rank", "size"].contains(&parameter.name.as_str()) && args.file.is_none() && parameter.name != "size") {
-        return Err(Refused::new(format!("{{{}}} stands for each rank's own number and cannot be a parameter", parameter.name)));
+    if let Some(parameter) = parameters.iter().find(|parameter| {
+        ["rank", "local_rank", "size"].contains(&parameter.name.as_str())
+            && args.file.is_none()
+            && parameter.name != "size"
+    }) {
+        return Err(Refused::new(format!(
+            "{{{}}} stands for each rank's own number and cannot be a parameter",
+            parameter.name
+        )));
     }
     let mut zips = file.zip.clone();
     zips.extend(args.zip.iter().map(|names| list_of(names)));
     let pairs = |table: &BTreeMap<String, Value>| {
         let pair = |(name, value): (&String, &Value)| flags::scalar(value).map(|value| (name.clone(), value));
-        table.iter().map(pair).collect::<Option<Vec<_>>>().ok_or_else(|| Refused::new("a combination holds texts, numbers or switches only"))
+        table
+            .iter()
+            .map(pair)
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| Refused::new("a combination holds texts, numbers or switches only"))
     };
     let mut exclude = file.exclude.iter().map(pairs).collect::<Result<Vec<_>, _>>()?;
     for text in &args.exclude {
-        let split = |pair: &str| pair.split_once('=').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
+        let split =
+            |pair: &str| pair.split_once('=').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
         let combination: Option<Vec<_>> = text.split(',').map(split).collect();
-        exclude.push(combination.ok_or_else(|| Refused::new(format!("--exclude: `{text}` is not a combination")).try_instead("--exclude n=4,chunk=32"))?);
+        exclude.push(combination.ok_or_else(|| {
+            Refused::new(format!("--exclude: `{text}` is not a combination")).try_instead("--exclude n=4,chunk=32")
+        })?);
     }
     Ok(Matrix { parameters, zips, include: file.include.iter().map(pairs).collect::<Result<_, _>>()?, exclude })
 }
 
 /// Items between commas, ranges written out.
 fn list_of(list: &str) -> Vec<String> {
-    list.split(',').map(str::trim).flat_map(|item| number::range(item).unwrap_or_else(|| vec![item.to_owned()])).collect()
+    list.split(',')
+        .map(str::trim)
+        .flat_map(|item| number::range(item).unwrap_or_else(|| vec![item.to_owned()]))
+        .collect()
 }
 
 fn values(name: &str, value: &Value) -> Result<Vec<String>, Refused> {
-    let wrong = || Refused::new(format!("the parameter `{name}` is not a list")).try_instead(format!("{name} = [4, 8, 16] or {name} = \"1K..1G*4\""));
+    let wrong = || {
+        Refused::new(format!("the parameter `{name}` is not a list"))
+            .try_instead(format!("{name} = [4, 8, 16] or {name} = \"1K..1G*4\""))
+    };
     match value {
         Value::Array(items) => items.iter().map(flags::scalar).collect::<Option<Vec<_>>>().ok_or_else(wrong),
         Value::String(text) => number::range(text).ok_or_else(wrong),
@@ -189,7 +209,8 @@ fn figures(args: &SweepArgs, file: &File) -> Result<Vec<Figure>, Refused> {
     let regex = |name: &str, text: &str| {
         Regex::new(text).map(Source::Regex).map_err(|error| {
             let last = error.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            Refused::new(format!("the figure `{name}` has a regular expression that cannot be read: {text}")).because(last)
+            Refused::new(format!("the figure `{name}` has a regular expression that cannot be read: {text}"))
+                .because(last)
         })
     };
     let mut figures = Vec::new();
@@ -198,15 +219,32 @@ fn figures(args: &SweepArgs, file: &File) -> Result<Vec<Figure>, Refused> {
             (Some(text), None) => regex(name, text)?,
             (None, Some(key)) => Source::Json(key.clone()),
             (None, None) => Source::Reported,
-            _ => return Err(Refused::new(format!("the figure `{name}` has both `regex` and `json`")).try_instead("one of them")),
+            _ => {
+                return Err(
+                    Refused::new(format!("the figure `{name}` has both `regex` and `json`")).try_instead("one of them")
+                );
+            }
         };
-        figures.push(Figure { name: name.clone(), source, take: table.take, unit: table.unit.clone(), better: table.better });
+        figures.push(Figure {
+            name: name.clone(),
+            source,
+            take: table.take,
+            unit: table.unit.clone(),
+            better: table.better,
+        });
     }
     for text in &args.figure {
         let (name, expression) = text.split_once('=').ok_or_else(|| {
-            Refused::new(format!("--figure: `{text}` is not a name and a regular expression")).try_instead("--figure 'time_us=avg: ([0-9.]+)'")
+            Refused::new(format!("--figure: `{text}` is not a name and a regular expression"))
+                .try_instead("--figure 'time_us=avg: ([0-9.]+)'")
         })?;
-        figures.push(Figure { name: name.into(), source: regex(name, expression)?, take: Take::Median, unit: None, better: Better::Lower });
+        figures.push(Figure {
+            name: name.into(),
+            source: regex(name, expression)?,
+            take: Take::Median,
+            unit: None,
+            better: Better::Lower,
+        });
     }
     match figures.iter().find(|figure| figure.name == WALL) {
         Some(_) => Err(Refused::new(format!("`{WALL}` is the name of the wall time that every trial has"))),
@@ -220,7 +258,9 @@ fn trials(args: &SweepArgs, file: &TrialsTable) -> Result<Trials, Refused> {
     let time = |flag: Option<Span>, key: &str, value: &Option<Value>| -> Result<Option<Duration>, Refused> {
         match (flag, value.as_ref().and_then(flags::scalar)) {
             (Some(Span(time)), _) => Ok(Some(time)),
-            (None, Some(text)) => duration::parse(&text).map(Some).map_err(|error| Refused::new(format!("trials.{key}: {error}"))),
+            (None, Some(text)) => {
+                duration::parse(&text).map(Some).map_err(|error| Refused::new(format!("trials.{key}: {error}")))
+            }
             (None, None) => Ok(None),
         }
     };
@@ -249,9 +289,10 @@ fn part(text: &str) -> Result<f64, Refused> {
         Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
         None => text.parse::<f64>(),
     };
-    number.ok().filter(|part| (1e-6..1.0).contains(part)).ok_or_else(|| {
-        Refused::new(format!("`{text}` is not a precision")).try_instead("2% or 0.02")
-    })
+    number
+        .ok()
+        .filter(|part| (1e-6..1.0).contains(part))
+        .ok_or_else(|| Refused::new(format!("`{text}` is not a precision")).try_instead("2% or 0.02"))
 }
 
 #[cfg(test)]
@@ -274,7 +315,20 @@ mod tests {
 
     #[test]
     fn the_command_line_alone_makes_an_experiment() {
-        let experiment = asked(&["-n", "2,4", "--param", "chunk=4K..16K*2", "-r", "3", "-x", "A={chunk}", "--", "./bench", "{chunk}"]).unwrap();
+        let experiment = asked(&[
+            "-n",
+            "2,4",
+            "--param",
+            "chunk=4K..16K*2",
+            "-r",
+            "3",
+            "-x",
+            "A={chunk}",
+            "--",
+            "./bench",
+            "{chunk}",
+        ])
+        .unwrap();
         assert_eq!((experiment.name.as_str(), experiment.variants.len(), experiment.trials.repeat), ("bench", 6, 3));
         assert_eq!(experiment.variants[1].to_string(), "n=2 chunk=8K");
         assert_eq!(experiment.job_flags, ["-n{n}", "-x", "A={chunk}"]);
@@ -287,7 +341,10 @@ mod tests {
         let experiment = from_file("order", text, &["-r", "5", "-p", "a=v,w"]).unwrap();
         let variants: Vec<String> = experiment.variants.iter().map(ToString::to_string).collect();
         assert_eq!(variants, ["z=1 a=v q=1", "z=1 a=w q=2", "z=2 a=v q=1", "z=2 a=w q=2", "z=4 a=w q=2"]);
-        assert_eq!((experiment.trials.repeat, experiment.trials.precision, experiment.trials.order), (5, Some(0.03), Order::Random));
+        assert_eq!(
+            (experiment.trials.repeat, experiment.trials.precision, experiment.trials.order),
+            (5, Some(0.03), Order::Random)
+        );
         assert_eq!(experiment.trials.timeout, Some(Duration::from_secs(60)));
         assert_eq!(experiment.job_flags, ["-n2", "--bind=core"]);
         assert_eq!(experiment.figures[0].unit.as_deref(), Some("us"));
@@ -301,8 +358,14 @@ mod tests {
             ("[job]\nranks = 1", "there is no program to try"),
             ("program = ['a']\n[job]\nranks = 1\n[parameters]\nx = 3", "the parameter `x` is not a list"),
             ("program = ['a']\n[job]\nranks = 1\n[trials]\nprecision = 'high'", "`high` is not a precision"),
-            ("program = ['a']\n[job]\nranks = 1\n[trials]\nbudget = 'long'", "trials.budget: `long` is not a length of time"),
-            ("program = ['a']\n[job]\nranks = 1\n[figures.f]\nregex = '('", "the figure `f` has a regular expression that cannot be read"),
+            (
+                "program = ['a']\n[job]\nranks = 1\n[trials]\nbudget = 'long'",
+                "trials.budget: `long` is not a length of time",
+            ),
+            (
+                "program = ['a']\n[job]\nranks = 1\n[figures.f]\nregex = '('",
+                "the figure `f` has a regular expression that cannot be read",
+            ),
             ("program = ['a']\n[job]\nranks = 1\n[report]\ncompare = 'y'", "`y` is not a parameter"),
         ] {
             let refused = from_file("wrong", text, &[]).unwrap_err();

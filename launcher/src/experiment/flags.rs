@@ -108,7 +108,23 @@ mod tests {
     #[test]
     fn keys_become_flags() {
         let text = "bind = 'core'\nverify = true\nenv = { A = 1, B = '{chunk}' }\npass-env = ['C']\nwdir = 'd'\n[output]\nranks = [0, 1]\n[ending]\ngrace = 2\nkeep-going = false";
-        assert_eq!(flags(text), ["--bind=core", "--grace=2", "--keep-going=no", "-x", "A=1", "-x", "B={chunk}", "--ranks=0,1", "-x", "C", "--verify=every", "--wdir=d"]);
+        assert_eq!(
+            flags(text),
+            [
+                "--bind=core",
+                "--grace=2",
+                "--keep-going=no",
+                "-x",
+                "A=1",
+                "-x",
+                "B={chunk}",
+                "--ranks=0,1",
+                "-x",
+                "C",
+                "--verify=every",
+                "--wdir=d"
+            ]
+        );
     }
 
     #[test]
@@ -127,7 +143,8 @@ mod tests {
     #[test]
     fn every_key_of_a_job_file_becomes_a_flag_that_prun_reads() {
         let text = "ranks = 2\nquiet = true\nenv-clear = true\nstdin = 'none'\nbind = 'none'\nverify = 'off'\n[output]\nlabel = true\ndir = 'out-{rank}'\ntee = true\nmerge-stderr = true\nranks = [0]\npty = false\n[ending]\ntimeout = '2m'\ngrace = 3\nkill-on-fail = true\nsignal = 'USR1@10'\nmax-restarts = 1\nstall-timeout = false";
-        let words: Vec<OsString> = std::iter::once("prun".into()).chain(of(&text.parse().unwrap()).unwrap()).chain(["true".into()]).collect();
+        let words: Vec<OsString> =
+            std::iter::once("prun".into()).chain(of(&text.parse().unwrap()).unwrap()).chain(["true".into()]).collect();
         let read = crate::command::read(words, &[]);
         assert!(matches!(read, Ok(crate::command::Command::Run(_))), "{read:?}");
     }

@@ -62,7 +62,8 @@ pub struct FigureNote {
 impl Header {
     /// Of this experiment.
     pub fn of(experiment: &Experiment) -> Header {
-        let texts = |words: &[std::ffi::OsString]| words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let texts =
+            |words: &[std::ffi::OsString]| words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let note = |figure: &Figure| FigureNote { take: figure.take, unit: figure.unit.clone(), better: figure.better };
         Header {
             format: FORMAT,
@@ -212,9 +213,15 @@ fn parse(path: &Path, text: &[u8]) -> Result<Results, Refused> {
     };
     let header: Header = serde_json::from_slice(first).map_err(|cause| wrong(0, cause))?;
     if header.format != FORMAT {
-        return Err(Refused::new(format!("{} has format {}, and this prun reads {FORMAT}", path.display(), header.format)));
+        return Err(Refused::new(format!(
+            "{} has format {}, and this prun reads {FORMAT}",
+            path.display(),
+            header.format
+        )));
     }
-    let trials = lines.map(|(number, line)| serde_json::from_slice(line).map_err(|cause| wrong(number, cause))).collect::<Result<Vec<Trial>, _>>()?;
+    let trials = lines
+        .map(|(number, line)| serde_json::from_slice(line).map_err(|cause| wrong(number, cause)))
+        .collect::<Result<Vec<Trial>, _>>()?;
     Ok(Results { header, trials, whole: whole as u64 })
 }
 
@@ -230,12 +237,15 @@ impl Journal {
     pub fn open(directory: &Path, header: &Header, resume: bool) -> Result<(Journal, Vec<Trial>), Refused> {
         let path = directory.join(FILE);
         let failed = |cause: io::Error| {
-            Refused::new(format!("cannot write results to {}", path.display())).because(cause).try_instead("another directory: --out DIR")
+            Refused::new(format!("cannot write results to {}", path.display()))
+                .because(cause)
+                .try_instead("another directory: --out DIR")
         };
         std::fs::create_dir_all(directory).map_err(failed)?;
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path).map_err(failed)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            Refused::new(format!("another sweep is writing to {}", path.display())).try_instead("another directory: --out DIR")
+            Refused::new(format!("another sweep is writing to {}", path.display()))
+                .try_instead("another directory: --out DIR")
         })?;
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(failed)?;

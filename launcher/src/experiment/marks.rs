@@ -67,7 +67,9 @@ pub fn marks(trials: &[Trial], cpus: usize) -> Vec<Vec<Mark>> {
 
 fn compare_with_first(trial: &Trial, first: &Trial, mark: &mut impl FnMut(Kind, String)) {
     let same_program = trials_program(trial).zip(trials_program(first)).is_none_or(|(one, other)| one == other);
-    if trial.program.as_ref().map(|program| &program.path) == first.program.as_ref().map(|program| &program.path) && !same_program {
+    if trial.program.as_ref().map(|program| &program.path) == first.program.as_ref().map(|program| &program.path)
+        && !same_program
+    {
         mark(Kind::Program, "the program was built anew".into());
     }
     if trial.setting.git != first.setting.git {
@@ -137,11 +139,16 @@ fn errors(trial: &Trial) -> Vec<String> {
     let mut changes = Vec::new();
     for before in &trial.before.links {
         let Some(after) = trial.after.links.iter().find(|link| link.device == before.device) else { continue };
-        let new = |before: Option<u64>, after: Option<u64>| after.zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
+        let new = |before: Option<u64>, after: Option<u64>| {
+            after.zip(before).map_or(0, |(after, before)| after.saturating_sub(before))
+        };
         let corrected = new(before.aer_correctable, after.aer_correctable);
         let uncorrected = new(before.aer_uncorrectable, after.aer_uncorrectable);
         if corrected + uncorrected > 0 {
-            changes.push(format!("{} counted {corrected} corrected and {uncorrected} other transfer errors", before.device));
+            changes.push(format!(
+                "{} counted {corrected} corrected and {uncorrected} other transfer errors",
+                before.device
+            ));
         }
     }
     changes
@@ -154,7 +161,13 @@ mod tests {
     use super::*;
 
     fn link(width: u32, speed: &str, errors: u64) -> Vec<Link> {
-        vec![Link { device: "0000:01:00.0".into(), speed: Some(speed.into()), width: Some(width), aer_correctable: Some(errors), aer_uncorrectable: Some(0) }]
+        vec![Link {
+            device: "0000:01:00.0".into(),
+            speed: Some(speed.into()),
+            width: Some(width),
+            aer_correctable: Some(errors),
+            aer_uncorrectable: Some(0),
+        }]
     }
 
     fn kinds(trials: &[Trial]) -> Vec<Vec<Kind>> {

@@ -214,7 +214,8 @@ impl Matrix {
             }
         }
         let names = self.names();
-        let used = self.zips.iter().flatten().chain(self.exclude.iter().chain(&self.include).flatten().map(|(name, _)| name));
+        let used =
+            self.zips.iter().flatten().chain(self.exclude.iter().chain(&self.include).flatten().map(|(name, _)| name));
         for name in used {
             if !names.contains(name) {
                 let known = if names.is_empty() { "none".into() } else { names.join(", ") };
@@ -232,7 +233,8 @@ impl Matrix {
                 axes.push(parameter.values.iter().map(|value| vec![(parameter.name.clone(), value.clone())]).collect());
                 continue;
             };
-            let together: Vec<&Parameter> = self.parameters.iter().filter(|parameter| zip.contains(&parameter.name)).collect();
+            let together: Vec<&Parameter> =
+                self.parameters.iter().filter(|parameter| zip.contains(&parameter.name)).collect();
             if together[0].name != parameter.name {
                 continue; // its axis stands where the first of them does
             }
@@ -258,7 +260,10 @@ mod tests {
     }
 
     fn pairs(text: &str) -> Vec<(String, String)> {
-        text.split_whitespace().filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect()
+        text.split_whitespace()
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
     }
 
     fn shown(matrix: &Matrix) -> Vec<String> {
@@ -280,7 +285,10 @@ mod tests {
             include: vec![pairs("count=9 algo=x size=9"), pairs("size=1 algo=x count=7")],
             exclude: vec![pairs("size=2 algo=y")],
         };
-        assert_eq!(shown(&matrix), ["size=1 algo=x count=7", "size=1 algo=y count=7", "size=2 algo=x count=7", "size=9 algo=x count=9"]);
+        assert_eq!(
+            shown(&matrix),
+            ["size=1 algo=x count=7", "size=1 algo=y count=7", "size=2 algo=x count=7", "size=9 algo=x count=9"]
+        );
         let only_listed = Matrix { include: vec![pairs("a=1 b=2"), pairs("b=1 a=3")], ..Matrix::default() };
         assert_eq!(shown(&only_listed), ["a=1 b=2", "a=3 b=1"]);
     }
@@ -290,13 +298,22 @@ mod tests {
         let parameters = vec![parameter("a", "1 2"), parameter("b", "1 2 3")];
         let base = Matrix { parameters, ..Matrix::default() };
         let table: Vec<(Matrix, &str)> = vec![
-            (Matrix { zips: vec![vec!["a".into(), "b".into()]], ..base.clone() }, "a and b move together, but have 2 and 3 values"),
+            (
+                Matrix { zips: vec![vec!["a".into(), "b".into()]], ..base.clone() },
+                "a and b move together, but have 2 and 3 values",
+            ),
             (Matrix { exclude: vec![pairs("c=1")], ..base.clone() }, "`c` is not a parameter; there are a, b"),
             (Matrix { exclude: vec![pairs("a=1"), pairs("a=2")], ..base.clone() }, "no combination is left to try"),
             (Matrix { include: vec![pairs("a=1")], ..base.clone() }, "an explicit combination has no value for `b`"),
             (Matrix { parameters: vec![parameter("a", "")], ..Matrix::default() }, "the parameter `a` has no values"),
-            (Matrix { parameters: vec![parameter("a", "1 1")], ..Matrix::default() }, "the parameter `a` has the value `1` twice"),
-            (Matrix { parameters: vec![parameter("a", "1"), parameter("a", "2")], ..Matrix::default() }, "the parameter `a` is given twice"),
+            (
+                Matrix { parameters: vec![parameter("a", "1 1")], ..Matrix::default() },
+                "the parameter `a` has the value `1` twice",
+            ),
+            (
+                Matrix { parameters: vec![parameter("a", "1"), parameter("a", "2")], ..Matrix::default() },
+                "the parameter `a` is given twice",
+            ),
         ];
         for (matrix, message) in table {
             assert_eq!(matrix.variants().unwrap_err().to_string(), message);
@@ -306,7 +323,13 @@ mod tests {
     #[test]
     fn placeholders_are_filled_and_other_braces_stay() {
         let variant = Variant(pairs("n=4 chunk=8K"));
-        let table = [("--chunk={chunk}", "--chunk=8K"), ("{n}{n}", "44"), ("{rank} {size} {", "{rank} {size} {"), ("{{n}}", "{4}"), ("", "")];
+        let table = [
+            ("--chunk={chunk}", "--chunk=8K"),
+            ("{n}{n}", "44"),
+            ("{rank} {size} {", "{rank} {size} {"),
+            ("{{n}}", "{4}"),
+            ("", ""),
+        ];
         for (text, filled) in table {
             assert_eq!(variant.fill(OsStr::new(text)), filled, "{text}");
         }

@@ -27,7 +27,8 @@ enum Form {
 impl Progress {
     /// The form that fits.
     pub fn new(quiet: bool, before: usize) -> Progress {
-        let is_terminal = std::io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
+        let is_terminal =
+            std::io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
         let form = match (quiet, is_terminal) {
             (true, _) => Form::None,
             (false, true) => Form::Bar(bar()),
@@ -50,7 +51,9 @@ impl Progress {
             Form::Lines { last } => {
                 if done > 0 && (done == total || last.is_none_or(|last| last.elapsed() >= EVERY)) {
                     *last = Some(Instant::now());
-                    let left = left.filter(|_| done < total).map_or_else(String::new, |left| format!(", {} left", short(left)));
+                    let left = left
+                        .filter(|_| done < total)
+                        .map_or_else(String::new, |left| format!(", {} left", short(left)));
                     self.say(&format!("prun: {done} of {total} trials{left}"));
                 }
             }

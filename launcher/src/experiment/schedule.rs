@@ -52,7 +52,14 @@ pub struct Schedule {
 impl Schedule {
     /// All trials of so many variants, none of them done.
     pub fn new(trials: &Trials, variants: usize) -> Schedule {
-        Schedule { trials: trials.clone(), keys: order(trials, variants), position: 0, done: BTreeMap::new(), running: Vec::new(), held: Vec::new() }
+        Schedule {
+            trials: trials.clone(),
+            keys: order(trials, variants),
+            position: 0,
+            done: BTreeMap::new(),
+            running: Vec::new(),
+            held: Vec::new(),
+        }
     }
 
     /// A trial has ended.
@@ -74,7 +81,9 @@ impl Schedule {
     /// How many there will be at most, by what is known now.
     pub fn total(&self) -> usize {
         let rest = self.keys[self.position..].iter().chain(&self.held);
-        self.done.len() + self.running.len() + rest.filter(|key| !self.done.contains_key(key) && !self.is_precise(key)).count()
+        self.done.len()
+            + self.running.len()
+            + rest.filter(|key| !self.done.contains_key(key) && !self.is_precise(key)).count()
     }
 
     /// The next trial; it counts as running afterwards.
@@ -120,7 +129,8 @@ impl Schedule {
         let first = TrialKey { repetition: 0, ..*key };
         let figures: Vec<f64> = self.done.range(first..*key).filter_map(|(_, done)| done.figure).collect();
         let tried = self.done.range(first..*key).count();
-        let is_precise = Description::of(&figures).and_then(|it| it.precision()).is_some_and(|precision| precision <= wanted);
+        let is_precise =
+            Description::of(&figures).and_then(|it| it.precision()).is_some_and(|precision| precision <= wanted);
         // A variant that always fails will not become precise.
         is_precise || (tried >= self.trials.repeat as usize && figures.is_empty())
     }

@@ -99,13 +99,17 @@ pub fn summarize(results: &Results, wanted: &Wanted, earlier: Option<&Results>) 
     let metric = metric(results, wanted);
     let FigureNote { unit, better, .. } = header.note(&metric);
     let marks = marks_of(results);
-    let rows: Vec<Row> = (0..header.variants.len()).map(|variant| row(results, &marks, variant, &metric, wanted)).collect();
+    let rows: Vec<Row> =
+        (0..header.variants.len()).map(|variant| row(results, &marks, variant, &metric, wanted)).collect();
     let compared = wanted.compare.clone().or_else(|| header.compare.clone()).or_else(|| compared(&header.variants));
     let mut counts: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
     for (index, marks) in marks.iter().enumerate() {
         for mark in marks {
             // Numbers differ from trial to trial; what they are about is told once.
-            let key = serde_json::to_value(mark.kind).ok().and_then(|kind| kind.as_str().map(String::from)).unwrap_or_default();
+            let key = serde_json::to_value(mark.kind)
+                .ok()
+                .and_then(|kind| kind.as_str().map(String::from))
+                .unwrap_or_default();
             counts.entry(key).or_default().insert(index);
         }
     }
@@ -161,7 +165,8 @@ fn measured(results: &Results, marks: &[Vec<Mark>], variant: usize, wanted: &Wan
 }
 
 fn row(results: &Results, marks: &[Vec<Mark>], variant: usize, metric: &str, wanted: &Wanted) -> Row {
-    let trials: Vec<&Trial> = measured(results, marks, variant, wanted).into_iter().map(|index| &results.trials[index]).collect();
+    let trials: Vec<&Trial> =
+        measured(results, marks, variant, wanted).into_iter().map(|index| &results.trials[index]).collect();
     let values_of = |name: &str| -> Vec<f64> {
         let take = results.header.note(name).take;
         trials.iter().filter_map(|trial| trial.figure(name, take)).collect()
@@ -180,7 +185,11 @@ fn row(results: &Results, marks: &[Vec<Mark>], variant: usize, metric: &str, wan
         marked: all.filter(|&index| !marks[index].is_empty()).count(),
         max_rss_kib: trials.iter().filter_map(|trial| trial.max_rss_kib()).max(),
         cpu_s: median(&cpu),
-        warnings: if values.is_empty() { Vec::new() } else { warnings(&values, &|value| show::figure(value, unit.as_deref())) },
+        warnings: if values.is_empty() {
+            Vec::new()
+        } else {
+            warnings(&values, &|value| show::figure(value, unit.as_deref()))
+        },
         values,
     }
 }
@@ -192,7 +201,11 @@ fn compared(variants: &[Variant]) -> Option<String> {
     let varying: Vec<&&String> = names.iter().filter(|name| values(name).len() > 1).collect();
     match varying.as_slice() {
         [only] => Some((**only).clone()),
-        _ => varying.iter().rev().find(|name| values(name).iter().any(|value| number::parse(value).is_none())).map(|name| (**name).clone()),
+        _ => varying
+            .iter()
+            .rev()
+            .find(|name| values(name).iter().any(|value| number::parse(value).is_none()))
+            .map(|name| (**name).clone()),
     }
 }
 
@@ -271,13 +284,17 @@ pub(crate) mod tests {
 
     #[test]
     fn values_of_one_parameter_are_compared_with_its_first() {
-        let results = results(&["n=2 algo=ring", "n=2 algo=tree", "n=4 algo=ring", "n=4 algo=tree"], &[1.0, 1.3, 2.0, 2.0]);
+        let results =
+            results(&["n=2 algo=ring", "n=2 algo=tree", "n=4 algo=ring", "n=4 algo=tree"], &[1.0, 1.3, 2.0, 2.0]);
         let summary = summarize(&results, &Wanted::default(), None);
         assert_eq!(summary.compared.as_deref(), Some("algo"));
         assert_eq!(summary.comparisons.len(), 2);
         let [slower, same] = &summary.comparisons[..] else { panic!() };
         assert!(matches!(slower.comparison, Comparison::Different { ratio, .. } if (ratio - 1.3).abs() < 0.01));
-        assert_eq!((slower.at.to_string(), slower.this.as_str(), slower.base.as_str()), ("n=2".into(), "algo=tree", "algo=ring"));
+        assert_eq!(
+            (slower.at.to_string(), slower.this.as_str(), slower.base.as_str()),
+            ("n=2".into(), "algo=tree", "algo=ring")
+        );
         assert!(matches!(same.comparison, Comparison::NoDifferenceSeen { .. }));
         assert_eq!(summary.rows[0].description.as_ref().unwrap().count, 12);
     }
@@ -288,7 +305,9 @@ pub(crate) mod tests {
         let now = results(&["n=4", "n=8"], &[1.5, 3.0]);
         let summary = summarize(&now, &Wanted::default(), Some(&earlier));
         assert_eq!(summary.earlier.len(), 1);
-        assert!(matches!(summary.earlier[0].comparison, Comparison::Different { ratio, .. } if (ratio - 0.75).abs() < 0.01));
+        assert!(
+            matches!(summary.earlier[0].comparison, Comparison::Different { ratio, .. } if (ratio - 0.75).abs() < 0.01)
+        );
     }
 
     #[test]

@@ -36,7 +36,12 @@ pub enum End {
 ///
 /// # Errors
 /// [`Refused`] if it cannot begin, or its results cannot be written.
-pub fn run(experiment: &Experiment, inherited: &[(OsString, OsString)], resume: bool, quiet: bool) -> Result<End, Refused> {
+pub fn run(
+    experiment: &Experiment,
+    inherited: &[(OsString, OsString)],
+    resume: bool,
+    quiet: bool,
+) -> Result<End, Refused> {
     check(experiment, inherited)?;
     let signals = Signals::block().map_err(|cause| Refused::new("cannot watch for signals").because(cause))?;
     let (journal, earlier) = Journal::open(&experiment.out, &Header::of(experiment), resume)?;
@@ -58,7 +63,10 @@ pub fn run(experiment: &Experiment, inherited: &[(OsString, OsString)], resume: 
         metric,
         running: Vec::new(),
         cpus: std::thread::available_parallelism().map_or(1, |count| count.get()),
-        deadline: experiment.trials.budget.map(|budget| Instant::now() + budget.saturating_sub(Duration::from_secs_f64(spent))),
+        deadline: experiment
+            .trials
+            .budget
+            .map(|budget| Instant::now() + budget.saturating_sub(Duration::from_secs_f64(spent))),
         any_success,
         end: None,
     };
@@ -80,7 +88,9 @@ fn check(experiment: &Experiment, inherited: &[(OsString, OsString)]) -> Result<
     for variant in experiment.variants.iter().take(1_000) {
         match crate::command::read(trial::command(experiment, variant), inherited) {
             Ok(_) => {}
-            Err(refused) => return Err(Refused { message: format!("a trial cannot be started: {}", refused.message), ..refused }),
+            Err(refused) => {
+                return Err(Refused { message: format!("a trial cannot be started: {}", refused.message), ..refused });
+            }
         }
     }
     Ok(())
@@ -90,7 +100,8 @@ fn check(experiment: &Experiment, inherited: &[(OsString, OsString)]) -> Result<
 fn done(experiment: &Experiment, metric: Option<&str>, trial: &Trial) -> Done {
     let first = || experiment.figures.first().map(|figure| figure.name.as_str());
     let name = metric.or_else(first).unwrap_or(WALL);
-    let take = experiment.figures.iter().find(|figure| figure.name == name).map(|figure| figure.take).unwrap_or_default();
+    let take =
+        experiment.figures.iter().find(|figure| figure.name == name).map(|figure| figure.take).unwrap_or_default();
     Done { figure: trial.figure(name, take) }
 }
 
@@ -184,7 +195,10 @@ impl Sweep<'_> {
         match signal {
             libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT => {
                 if self.end.is_none() {
-                    self.progress.say(&format!("prun: {}: ending the trials that run; --resume goes on later", signal_name(signal)));
+                    self.progress.say(&format!(
+                        "prun: {}: ending the trials that run; --resume goes on later",
+                        signal_name(signal)
+                    ));
                 }
                 self.end = Some(End::Signal(signal));
                 self.running.iter().for_each(|running| running.signal(signal));
@@ -222,7 +236,11 @@ impl Sweep<'_> {
         self.any_success |= trial.state == State::Done;
         if trial.state != State::Done {
             let message = trial.message.as_deref().unwrap_or("it failed").trim_start_matches("prun: ");
-            self.progress.say(&format!("prun: {}: {message} (after {})", trial.parameters, short(Duration::from_secs_f64(trial.total_s))));
+            self.progress.say(&format!(
+                "prun: {}: {message} (after {})",
+                trial.parameters,
+                short(Duration::from_secs_f64(trial.total_s))
+            ));
             let never_ran = trial.ranks.iter().all(|rank| rank.get("after_s").is_none());
             if !self.any_success && never_ran && self.end.is_none() {
                 self.end = Some(End::CannotStart(trial.code));

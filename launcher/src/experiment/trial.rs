@@ -62,7 +62,8 @@ pub fn directory(key: TrialKey) -> PathBuf {
 
 /// The command of a trial, as one would type it.
 pub fn command(experiment: &Experiment, variant: &Variant) -> Vec<OsString> {
-    let words = experiment.job_flags.iter().chain(std::iter::once(const { &OsString::new() })).chain(&experiment.program);
+    let words =
+        experiment.job_flags.iter().chain(std::iter::once(const { &OsString::new() })).chain(&experiment.program);
     let mut command: Vec<OsString> = vec!["prun".into()];
     command.extend(words.map(|word| if word.is_empty() { OsString::new() } else { variant.fill(word) }));
     // The empty word stands where options end.
@@ -93,7 +94,11 @@ pub fn start(experiment: &Experiment, key: TrialKey, retried: Vec<String>, watch
     let mut starting = Command::new("/proc/self/exe");
     starting.arg0("prun").arg(child::WORD).arg(std::process::id().to_string());
     starting.arg("--json").arg(path.join("events.jsonl")).arg("-x").arg(reports);
-    if let Some(limit) = experiment.trials.timeout.filter(|_| !command.iter().any(|word| word.to_string_lossy().starts_with("--timeout"))) {
+    if let Some(limit) = experiment
+        .trials
+        .timeout
+        .filter(|_| !command.iter().any(|word| word.to_string_lossy().starts_with("--timeout")))
+    {
         starting.arg(format!("--timeout={}ms", limit.as_millis().max(1)));
     }
     // A group of its own, so that Ctrl-C reaches it once, through the sweep.
@@ -120,14 +125,25 @@ impl Running {
     }
 
     /// Takes its end, which has come.
-    pub fn finish(mut self, experiment: &Experiment, watch: &Watch, setting: &Setting, interrupted: bool) -> io::Result<Ended> {
+    pub fn finish(
+        mut self,
+        experiment: &Experiment,
+        watch: &Watch,
+        setting: &Setting,
+        interrupted: bool,
+    ) -> io::Result<Ended> {
         let status = self.child.wait()?;
         let total_s = self.began.elapsed().as_secs_f64();
         let after = watch.now();
         let path = experiment.out.join(&self.directory);
         let result = result_line(&path.join("events.jsonl"));
-        let cause = result.as_ref().and_then(|result| result.get("cause")?.get("kind")?.as_str()).unwrap_or_default().to_owned();
-        let code = result.as_ref().and_then(|result| result.get("code")?.as_i64()).and_then(|code| i32::try_from(code).ok());
+        let cause = result
+            .as_ref()
+            .and_then(|result| result.get("cause")?.get("kind")?.as_str())
+            .unwrap_or_default()
+            .to_owned();
+        let code =
+            result.as_ref().and_then(|result| result.get("code")?.as_i64()).and_then(|code| i32::try_from(code).ok());
         let code = code.or(status.code()).unwrap_or(i32::from(exit::REFUSED));
         if interrupted && (cause == "signal" || result.is_none()) {
             return Ok(Ended::Interrupted);
@@ -139,7 +155,8 @@ impl Running {
             _ if code == 0 => State::Done,
             _ => State::Failed,
         };
-        let ranks: Vec<Value> = result.as_ref().and_then(|result| result.get("ranks")?.as_array().cloned()).unwrap_or_default();
+        let ranks: Vec<Value> =
+            result.as_ref().and_then(|result| result.get("ranks")?.as_array().cloned()).unwrap_or_default();
         let ends: Option<Vec<f64>> = ranks.iter().map(|rank| rank.get("after_s")?.as_f64()).collect();
         let wall_s = ends.filter(|ends| !ends.is_empty()).map(|ends| ends.into_iter().fold(0.0, f64::max));
         let message = result.as_ref().and_then(|result| result.get("message")?.as_str().map(String::from));

@@ -5,7 +5,12 @@ use crate::experiment::summary::{figure_names, marks_of};
 
 /// A line of names, then a line for each trial in the order of their ends.
 pub fn text(results: &Results) -> String {
-    let parameters: Vec<&String> = results.header.variants.first().map(|variant| variant.0.iter().map(|(name, _)| name).collect()).unwrap_or_default();
+    let parameters: Vec<&String> = results
+        .header
+        .variants
+        .first()
+        .map(|variant| variant.0.iter().map(|(name, _)| name).collect())
+        .unwrap_or_default();
     let figures = figure_names(results);
     let mut heads: Vec<String> = parameters.iter().map(|name| name.to_string()).collect();
     heads.extend(["warmup", "repetition", "state", "code", "started", "total_s"].map(String::from));
@@ -13,7 +18,8 @@ pub fn text(results: &Results) -> String {
     heads.extend(["max_rss_kib", "cpu_s", "marks", "directory"].map(String::from));
     let mut text = line(&heads);
     for (trial, marks) in results.trials.iter().zip(marks_of(results)) {
-        let mut cells: Vec<String> = parameters.iter().map(|name| trial.parameters.get(name).unwrap_or_default().to_owned()).collect();
+        let mut cells: Vec<String> =
+            parameters.iter().map(|name| trial.parameters.get(name).unwrap_or_default().to_owned()).collect();
         cells.push(u8::from(trial.key.warmup).to_string());
         cells.push(trial.key.repetition.to_string());
         cells.push(state(trial.state).into());
@@ -21,7 +27,11 @@ pub fn text(results: &Results) -> String {
         cells.push(format!("{:.3}", trial.started));
         cells.push(trial.total_s.to_string());
         let take = |name: &str| results.header.note(name).take;
-        cells.extend(figures.iter().map(|name| trial.figure(name, take(name)).map(|value| value.to_string()).unwrap_or_default()));
+        cells.extend(
+            figures
+                .iter()
+                .map(|name| trial.figure(name, take(name)).map(|value| value.to_string()).unwrap_or_default()),
+        );
         cells.push(trial.max_rss_kib().map(|kib| kib.to_string()).unwrap_or_default());
         cells.push(trial.cpu_s().to_string());
         cells.push(marks.iter().map(|mark| mark.what.as_str()).collect::<Vec<_>>().join("; "));
@@ -60,7 +70,10 @@ mod tests {
         let text = text(&results(&["n=2 a=x,y", "n=2 a=z"], &[0.5, 1.0]));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 25);
-        assert_eq!(lines[0], "n,a,warmup,repetition,state,code,started,total_s,wall_s,max_rss_kib,cpu_s,marks,directory");
+        assert_eq!(
+            lines[0],
+            "n,a,warmup,repetition,state,code,started,total_s,wall_s,max_rss_kib,cpu_s,marks,directory"
+        );
         assert_eq!(lines[1], "2,\"x,y\",0,0,done,0,1700000000.000,0.503,0.5,2048,0.75,,trials/0/0");
         assert_eq!(quoted("a\"b\n"), "\"a\"\"b\n\"");
     }

@@ -8,9 +8,9 @@ use crate::experiment::stats::compare::{Comparison, LEVEL};
 use crate::experiment::summary::{Against, Summary, marks_of};
 
 use super::csv::state;
+use super::figure;
 use super::plot::{escaped, svg};
 use super::table::words;
-use super::figure;
 
 const STYLE: &str = include_str!("report.css");
 /// More rows than this make a page slow; the CSV has all.
@@ -64,13 +64,21 @@ fn date(seconds: f64) -> Option<String> {
 }
 
 fn table(summary: &Summary) -> String {
-    let names: Vec<&str> = summary.rows.first().map(|row| row.variant.0.iter().map(|(name, _)| name.as_str()).collect()).unwrap_or_default();
+    let names: Vec<&str> = summary
+        .rows
+        .first()
+        .map(|row| row.variant.0.iter().map(|(name, _)| name.as_str()).collect())
+        .unwrap_or_default();
     let others: Vec<&String> = summary.figures.iter().filter(|name| **name != summary.metric).collect();
     let mut html = String::from("<section><h2>Results</h2><div class=\"wide\"><table><thead><tr>");
     for name in &names {
         let _ = write!(html, "<th>{}</th>", escaped(name));
     }
-    for name in ["trials", "median", "95 % interval", "MAD", "min", "max"].into_iter().chain(others.iter().map(|name| name.as_str())).chain(["memory", "CPU"]) {
+    for name in ["trials", "median", "95 % interval", "MAD", "min", "max"]
+        .into_iter()
+        .chain(others.iter().map(|name| name.as_str()))
+        .chain(["memory", "CPU"])
+    {
         let _ = write!(html, "<th class=\"r\">{}</th>", escaped(name));
     }
     html.push_str("</tr></thead><tbody>");
@@ -84,12 +92,16 @@ fn table(summary: &Summary) -> String {
         let mut cell = |text: String| {
             let _ = write!(html, "<td class=\"r\">{text}</td>");
         };
-        let failed = if row.failed > 0 { format!(" <b class=\"bad\">{} failed</b>", row.failed) } else { String::new() };
+        let failed =
+            if row.failed > 0 { format!(" <b class=\"bad\">{} failed</b>", row.failed) } else { String::new() };
         cell(format!("{}{failed}", row.values.len()));
         match &row.description {
             Some(it) => {
                 cell(format!("<b>{}</b>", figure(it.median, unit)));
-                cell(it.interval.map_or_else(|| "–".into(), |interval| format!("{} … {}", figure(interval.low, unit), figure(interval.high, unit))));
+                cell(it.interval.map_or_else(
+                    || "–".into(),
+                    |interval| format!("{} … {}", figure(interval.low, unit), figure(interval.high, unit)),
+                ));
                 [it.mad, it.min, it.max].map(|value| figure(value, unit)).into_iter().for_each(&mut cell);
             }
             None => (0..5).for_each(|_| cell("–".into())),
@@ -120,7 +132,10 @@ fn best(summary: &Summary) -> Vec<usize> {
         }
     }
     let several = groups.into_iter().filter(|(_, rows)| rows.len() > 1);
-    several.filter_map(|(_, rows)| rows.into_iter().min_by(|a, b| a.0.total_cmp(&b.0))).map(|(_, index)| index).collect()
+    several
+        .filter_map(|(_, rows)| rows.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)))
+        .map(|(_, index)| index)
+        .collect()
 }
 
 fn comparisons(title: &str, summary: &Summary, all: &[Against]) -> String {
@@ -154,7 +169,9 @@ fn comparisons(title: &str, summary: &Summary, all: &[Against]) -> String {
 /// How far from 1 the intervals of a table reach, on a logarithmic scale that shows at least 2 %.
 fn reach(all: &[Against]) -> f64 {
     let ends = all.iter().filter_map(|against| match &against.comparison {
-        Comparison::Different { interval, .. } | Comparison::NoDifferenceSeen { interval, .. } => Some([interval.low, interval.high]),
+        Comparison::Different { interval, .. } | Comparison::NoDifferenceSeen { interval, .. } => {
+            Some([interval.low, interval.high])
+        }
         _ => None,
     });
     ends.flatten().map(|end| end.ln().abs()).filter(|end| end.is_finite()).fold(0.02, f64::max)
@@ -162,7 +179,10 @@ fn reach(all: &[Against]) -> f64 {
 
 /// The interval as a bar around a line at 1.
 fn bar(comparison: &Comparison, reach: f64) -> String {
-    let (Comparison::Different { ratio, interval } | Comparison::NoDifferenceSeen { ratio, interval }) = comparison else { return String::new() };
+    let (Comparison::Different { ratio, interval } | Comparison::NoDifferenceSeen { ratio, interval }) = comparison
+    else {
+        return String::new();
+    };
     let at = |ratio: f64| 70.0 + 64.0 * (ratio.ln() / reach).clamp(-1.0, 1.0);
     format!(
         "<svg width=\"140\" height=\"16\" class=\"bar\"><path d=\"M70 0v16\"/><rect x=\"{:.1}\" y=\"5\" width=\"{:.1}\" height=\"6\" rx=\"2\"/><circle cx=\"{:.1}\" cy=\"8\" r=\"3.5\"/></svg>",
@@ -180,10 +200,20 @@ fn doubts(summary: &Summary) -> String {
     let mut html = String::from("<section><h2>Doubts</h2><ul class=\"doubts\">");
     for (variant, warning) in warnings {
         let place = if variant.is_empty() { String::new() } else { format!("<b>{}</b>: ", escaped(&variant)) };
-        let _ = write!(html, "<li>{place}{}<br><span class=\"try\">try: {}</span></li>", escaped(&warning.what), escaped(warning.try_));
+        let _ = write!(
+            html,
+            "<li>{place}{}<br><span class=\"try\">try: {}</span></li>",
+            escaped(&warning.what),
+            escaped(warning.try_)
+        );
     }
     for (kind, count) in &summary.marked {
-        let _ = write!(html, "<li>{count} trials are marked: {}{}</li>", escaped(&kind.replace('_', " ")), if summary.left_out_marked { "; they were left out" } else { "" });
+        let _ = write!(
+            html,
+            "<li>{count} trials are marked: {}{}</li>",
+            escaped(&kind.replace('_', " ")),
+            if summary.left_out_marked { "; they were left out" } else { "" }
+        );
     }
     html.push_str("</ul></section>\n");
     html
@@ -202,15 +232,24 @@ fn circumstances(results: &Results) -> String {
         ("Directory", setting.directory.display().to_string()),
     ];
     if let Some(git) = &setting.git {
-        let changed = if git.changed_files > 0 { format!(", {} files changed", git.changed_files) } else { String::new() };
-        rows.push(("Commit", format!("{}{}{changed}", git.branch.as_deref().map(|branch| format!("{branch} ")).unwrap_or_default(), git.commit)));
+        let changed =
+            if git.changed_files > 0 { format!(", {} files changed", git.changed_files) } else { String::new() };
+        rows.push((
+            "Commit",
+            format!(
+                "{}{}{changed}",
+                git.branch.as_deref().map(|branch| format!("{branch} ")).unwrap_or_default(),
+                git.commit
+            ),
+        ));
     }
     if let Some(governor) = &trial.before.governor {
         rows.push(("Governor", governor.clone()));
     }
     let loads: Vec<f64> = results.trials.iter().filter_map(|trial| trial.before.load).collect();
     if !loads.is_empty() {
-        let (low, high) = loads.iter().fold((f64::INFINITY, 0f64), |(low, high), load| (low.min(*load), high.max(*load)));
+        let (low, high) =
+            loads.iter().fold((f64::INFINITY, 0f64), |(low, high), load| (low.min(*load), high.max(*load)));
         rows.push(("Load", format!("{low:.1} to {high:.1}")));
     }
     for link in &trial.after.links {
@@ -230,9 +269,15 @@ fn circumstances(results: &Results) -> String {
 fn trials(results: &Results, summary: &Summary) -> String {
     let marks = marks_of(results);
     let note = results.header.note(&summary.metric);
-    let mut html = format!("<section><details><summary>All {} trials</summary><div class=\"wide\"><table><thead><tr><th>combination</th><th class=\"r\">no.</th><th>state</th><th class=\"r\">{}</th><th class=\"r\">wall</th><th>remarks</th></tr></thead><tbody>", results.trials.len(), escaped(&summary.metric));
+    let mut html = format!(
+        "<section><details><summary>All {} trials</summary><div class=\"wide\"><table><thead><tr><th>combination</th><th class=\"r\">no.</th><th>state</th><th class=\"r\">{}</th><th class=\"r\">wall</th><th>remarks</th></tr></thead><tbody>",
+        results.trials.len(),
+        escaped(&summary.metric)
+    );
     for (trial, marks) in results.trials.iter().zip(&marks).take(MOST_TRIALS) {
-        let value = trial.figure(&summary.metric, note.take).map_or_else(|| "–".into(), |value| figure(value, summary.unit.as_deref()));
+        let value = trial
+            .figure(&summary.metric, note.take)
+            .map_or_else(|| "–".into(), |value| figure(value, summary.unit.as_deref()));
         let wall = trial.wall_s.map_or_else(|| "–".into(), |wall| figure(wall, Some("s")));
         let _ = write!(
             html,

@@ -50,7 +50,12 @@ fn opened(height: f64, summary: &Summary, subtitle: &str) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\
          <style>{STYLE}</style><rect class=\"bg\" width=\"{WIDTH}\" height=\"{height}\"/>"
     );
-    let _ = write!(svg, "<text class=\"t\" x=\"16\" y=\"24\">{}: {}{unit}</text>", escaped(&summary.name), escaped(&summary.metric));
+    let _ = write!(
+        svg,
+        "<text class=\"t\" x=\"16\" y=\"24\">{}: {}{unit}</text>",
+        escaped(&summary.name),
+        escaped(&summary.metric)
+    );
     let _ = write!(svg, "<text class=\"s\" x=\"16\" y=\"42\">{subtitle}; {better}</text>");
     svg
 }
@@ -130,35 +135,81 @@ fn lines(summary: &Summary, parameter: &str) -> String {
     let mut svg = opened(height, summary, &format!("median and 95 % interval against {}", escaped(parameter)));
     for tick in y.ticks() {
         let at = y.at(tick);
-        let _ = write!(svg, "<path class=\"g\" d=\"M{left} {at:.1}H{:.1}\"/><text class=\"e\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", WIDTH - right, left - 8.0, at + 4.0, escaped(&tick_text(tick, summary)));
+        let _ = write!(
+            svg,
+            "<path class=\"g\" d=\"M{left} {at:.1}H{:.1}\"/><text class=\"e\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            WIDTH - right,
+            left - 8.0,
+            at + 4.0,
+            escaped(&tick_text(tick, summary))
+        );
     }
     let values = order_of_values(rows.iter().filter_map(|(row, _)| row.variant.get(parameter)));
     let every = values.len().div_ceil(12);
     for (index, value) in values.iter().enumerate().filter(|(index, _)| index % every == 0) {
         let at = x.at(number::parse(value).unwrap_or(0.0));
-        let _ = write!(svg, "<path class=\"g\" d=\"M{at:.1} {top}V{bottom}\"/><text class=\"m\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>", bottom + 18.0, escaped(value));
+        let _ = write!(
+            svg,
+            "<path class=\"g\" d=\"M{at:.1} {top}V{bottom}\"/><text class=\"m\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
+            bottom + 18.0,
+            escaped(value)
+        );
         let _ = index;
     }
     let _ = write!(svg, "<path class=\"a\" fill=\"none\" d=\"M{left} {top}V{bottom}H{:.1}\"/>", WIDTH - right);
-    let _ = write!(svg, "<text class=\"s m\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", (left + WIDTH - right) / 2.0, bottom + 36.0, escaped(parameter));
+    let _ = write!(
+        svg,
+        "<text class=\"s m\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+        (left + WIDTH - right) / 2.0,
+        bottom + 36.0,
+        escaped(parameter)
+    );
     for (index, (name, points)) in series.iter().take(MOST_LINES).enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         let dash = if index >= COLOURS.len() { " stroke-dasharray=\"5 3\"" } else { "" };
-        let path: Vec<String> = points.iter().map(|(row, at)| format!("{:.1} {:.1}", x.at(*at), y.at(row.description.as_ref().map_or(0.0, |it| it.median)))).collect();
-        let _ = write!(svg, "<path fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash} d=\"M{}\"/>", path.join("L"));
+        let path: Vec<String> = points
+            .iter()
+            .map(|(row, at)| {
+                format!("{:.1} {:.1}", x.at(*at), y.at(row.description.as_ref().map_or(0.0, |it| it.median)))
+            })
+            .collect();
+        let _ =
+            write!(svg, "<path fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash} d=\"M{}\"/>", path.join("L"));
         for (row, at) in points {
             let Some(it) = &row.description else { continue };
             let (px, py) = (x.at(*at), y.at(it.median));
             if let Some(interval) = it.interval {
-                let _ = write!(svg, "<path stroke=\"{colour}\" stroke-width=\"1.2\" d=\"M{px:.1} {:.1}V{:.1}\"/>", y.at(interval.low), y.at(interval.high));
+                let _ = write!(
+                    svg,
+                    "<path stroke=\"{colour}\" stroke-width=\"1.2\" d=\"M{px:.1} {:.1}V{:.1}\"/>",
+                    y.at(interval.low),
+                    y.at(interval.high)
+                );
             }
-            let _ = write!(svg, "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3.5\" fill=\"{colour}\"><title>{}: {}</title></circle>", escaped(&row.variant.to_string()), figure(it.median, summary.unit.as_deref()));
+            let _ = write!(
+                svg,
+                "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3.5\" fill=\"{colour}\"><title>{}: {}</title></circle>",
+                escaped(&row.variant.to_string()),
+                figure(it.median, summary.unit.as_deref())
+            );
         }
         let (lx, ly) = (left + 250.0 * (index % 3) as f64, bottom + 62.0 + 20.0 * (index / 3) as f64);
-        let _ = write!(svg, "<path stroke=\"{colour}\" stroke-width=\"3\"{dash} d=\"M{lx:.1} {:.1}h18\"/><text x=\"{:.1}\" y=\"{ly:.1}\">{}</text>", ly - 4.0, lx + 24.0, escaped(&cut(name, 34)));
+        let _ = write!(
+            svg,
+            "<path stroke=\"{colour}\" stroke-width=\"3\"{dash} d=\"M{lx:.1} {:.1}h18\"/><text x=\"{:.1}\" y=\"{ly:.1}\">{}</text>",
+            ly - 4.0,
+            lx + 24.0,
+            escaped(&cut(name, 34))
+        );
     }
     if series.len() > MOST_LINES {
-        let _ = write!(svg, "<text class=\"s e\" x=\"{:.1}\" y=\"{:.1}\">{} more are not drawn</text>", WIDTH - right, top - 8.0, series.len() - MOST_LINES);
+        let _ = write!(
+            svg,
+            "<text class=\"s e\" x=\"{:.1}\" y=\"{:.1}\">{} more are not drawn</text>",
+            WIDTH - right,
+            top - 8.0,
+            series.len() - MOST_LINES
+        );
     }
     svg.push_str("</svg>\n");
     svg
@@ -203,7 +254,12 @@ fn strips(summary: &Summary) -> String {
     let mut svg = opened(bottom + 42.0, summary, "each trial, the middle half of them as a box, the median as a line");
     for tick in x.ticks() {
         let at = x.at(tick);
-        let _ = write!(svg, "<path class=\"g\" d=\"M{at:.1} {top}V{bottom}\"/><text class=\"m\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>", bottom + 18.0, escaped(&tick_text(tick, summary)));
+        let _ = write!(
+            svg,
+            "<path class=\"g\" d=\"M{at:.1} {top}V{bottom}\"/><text class=\"m\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
+            bottom + 18.0,
+            escaped(&tick_text(tick, summary))
+        );
     }
     let _ = write!(svg, "<path class=\"a\" d=\"M{left} {bottom}H{:.1}\"/>", WIDTH - right);
     for (index, row) in rows.iter().enumerate() {
@@ -215,17 +271,44 @@ fn strips(summary: &Summary) -> String {
         let (low, high) = (quarter(&sorted[..half]), quarter(&sorted[sorted.len() - half..]));
         let median = x.at(median_of_sorted(&sorted));
         let name = cut(&row.variant.to_string(), 34);
-        let _ = write!(svg, "<text class=\"e\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", left - 10.0, middle + 4.0, escaped(if name.is_empty() { "all trials" } else { &name }));
-        let _ = write!(svg, "<rect x=\"{low:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"22\" rx=\"2\" fill=\"{colour}\" fill-opacity=\".18\" stroke=\"{colour}\"/>", middle - 11.0, (high - low).max(0.5));
+        let _ = write!(
+            svg,
+            "<text class=\"e\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            left - 10.0,
+            middle + 4.0,
+            escaped(if name.is_empty() { "all trials" } else { &name })
+        );
+        let _ = write!(
+            svg,
+            "<rect x=\"{low:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"22\" rx=\"2\" fill=\"{colour}\" fill-opacity=\".18\" stroke=\"{colour}\"/>",
+            middle - 11.0,
+            (high - low).max(0.5)
+        );
         let mut rng = Rng::new(index as u64);
         for value in &row.values {
             let shift = 14.0 * (rng.unit() - 0.5);
-            let _ = write!(svg, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.2\" fill=\"{colour}\" fill-opacity=\".65\"/>", x.at(*value), middle + shift);
+            let _ = write!(
+                svg,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.2\" fill=\"{colour}\" fill-opacity=\".65\"/>",
+                x.at(*value),
+                middle + shift
+            );
         }
-        let _ = write!(svg, "<path stroke=\"{colour}\" stroke-width=\"2.5\" d=\"M{median:.1} {:.1}v26\"><title>{}</title></path>", middle - 13.0, figure(median_of_sorted(&sorted), summary.unit.as_deref()));
+        let _ = write!(
+            svg,
+            "<path stroke=\"{colour}\" stroke-width=\"2.5\" d=\"M{median:.1} {:.1}v26\"><title>{}</title></path>",
+            middle - 13.0,
+            figure(median_of_sorted(&sorted), summary.unit.as_deref())
+        );
     }
     if summary.rows.len() > MOST_STRIPS {
-        let _ = write!(svg, "<text class=\"s e\" x=\"{:.1}\" y=\"{:.1}\">{} more are not drawn</text>", WIDTH - right, top - 8.0, summary.rows.len() - MOST_STRIPS);
+        let _ = write!(
+            svg,
+            "<text class=\"s e\" x=\"{:.1}\" y=\"{:.1}\">{} more are not drawn</text>",
+            WIDTH - right,
+            top - 8.0,
+            summary.rows.len() - MOST_STRIPS
+        );
     }
     svg.push_str("</svg>\n");
     svg
@@ -243,12 +326,20 @@ fn tick_text(tick: f64, summary: &Summary) -> String {
     };
     // 20.00 ms says no more than 20 ms.
     let (number, unit) = text.split_once(' ').map_or((text.as_str(), ""), |(number, unit)| (number, unit));
-    let number = if number.contains('.') && !number.contains('e') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
+    let number = if number.contains('.') && !number.contains('e') {
+        number.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        number
+    };
     format!("{number} {unit}").trim_end().to_owned()
 }
 
 fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most { text.to_owned() } else { format!("{}…", text.chars().take(most - 1).collect::<String>()) }
+    if text.chars().count() <= most {
+        text.to_owned()
+    } else {
+        format!("{}…", text.chars().take(most - 1).collect::<String>())
+    }
 }
 
 /// For text and attributes of SVG and HTML.
@@ -268,8 +359,14 @@ mod tests {
 
     #[test]
     fn sizes_make_lines_and_words_make_strips() {
-        let by_size = drawn(&["size=1K a=x", "size=32K a=x", "size=1M a=x", "size=1K a=<y>", "size=32K a=<y>", "size=1M a=<y>"], &[0.001, 0.002, 0.03, 0.001, 0.003, 0.04]);
-        assert_eq!((by_size.matches("<circle").count(), by_size.contains("a=&lt;y&gt;"), by_size.contains("against size")), (6, true, true));
+        let by_size = drawn(
+            &["size=1K a=x", "size=32K a=x", "size=1M a=x", "size=1K a=<y>", "size=32K a=<y>", "size=1M a=<y>"],
+            &[0.001, 0.002, 0.03, 0.001, 0.003, 0.04],
+        );
+        assert_eq!(
+            (by_size.matches("<circle").count(), by_size.contains("a=&lt;y&gt;"), by_size.contains("against size")),
+            (6, true, true)
+        );
         let by_name = drawn(&["a=x", "a=y"], &[1.0, 2.0]);
         assert_eq!((by_name.matches("<rect").count(), by_name.matches("<circle").count()), (3, 24));
         for picture in [by_size, by_name] {

@@ -12,7 +12,14 @@ use super::figure;
 pub fn text(summary: &Summary) -> String {
     let mut text = String::new();
     let failed = if summary.failed > 0 { format!(", {} failed", summary.failed) } else { String::new() };
-    let _ = writeln!(text, "{}: {} combinations, {} trials{failed}; {}", summary.name, summary.rows.len(), summary.trials, summary.metric);
+    let _ = writeln!(
+        text,
+        "{}: {} combinations, {} trials{failed}; {}",
+        summary.name,
+        summary.rows.len(),
+        summary.trials,
+        summary.metric
+    );
     text.push('\n');
     text.push_str(&rows(summary));
     sections(summary, &mut text);
@@ -20,7 +27,11 @@ pub fn text(summary: &Summary) -> String {
 }
 
 fn rows(summary: &Summary) -> String {
-    let names: Vec<String> = summary.rows.first().map(|row| row.variant.0.iter().map(|(name, _)| name.clone()).collect()).unwrap_or_default();
+    let names: Vec<String> = summary
+        .rows
+        .first()
+        .map(|row| row.variant.0.iter().map(|(name, _)| name.clone()).collect())
+        .unwrap_or_default();
     let mut heads = names.clone();
     heads.extend(["trials", "median", "95 % interval", "MAD", "min", "max"].map(String::from));
     let others: Vec<&String> = summary.figures.iter().filter(|name| **name != summary.metric).collect();
@@ -32,9 +43,18 @@ fn rows(summary: &Summary) -> String {
         let failed = if row.failed > 0 { format!(" ({} failed)", row.failed) } else { String::new() };
         match &row.description {
             Some(description) => {
-                let interval = description.interval.map_or_else(|| "–".into(), |interval| format!("{} … {}", figure(interval.low, unit), figure(interval.high, unit)));
+                let interval = description.interval.map_or_else(
+                    || "–".into(),
+                    |interval| format!("{} … {}", figure(interval.low, unit), figure(interval.high, unit)),
+                );
                 cells.push(format!("{}{failed}", description.count));
-                cells.extend([figure(description.median, unit), interval, figure(description.mad, unit), figure(description.min, unit), figure(description.max, unit)]);
+                cells.extend([
+                    figure(description.median, unit),
+                    interval,
+                    figure(description.mad, unit),
+                    figure(description.min, unit),
+                    figure(description.max, unit),
+                ]);
             }
             None => {
                 cells.push(format!("0{failed}"));
@@ -53,7 +73,9 @@ fn rows(summary: &Summary) -> String {
 /// Columns side by side: the first `left` to the left, the others to the right.
 pub(crate) fn aligned(lines: &[Vec<String>], left: usize) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for line in lines {
@@ -70,16 +92,31 @@ pub(crate) fn aligned(lines: &[Vec<String>], left: usize) -> String {
 
 fn sections(summary: &Summary, text: &mut String) {
     if let Some(parameter) = summary.compared.as_ref().filter(|_| !summary.comparisons.is_empty()) {
-        let _ = writeln!(text, "\n{parameter} compared, ratio of {} with its {:.0} % interval:", summary.metric, 100.0 * LEVEL);
+        let _ = writeln!(
+            text,
+            "\n{parameter} compared, ratio of {} with its {:.0} % interval:",
+            summary.metric,
+            100.0 * LEVEL
+        );
         text.push_str(&comparisons(summary, &summary.comparisons));
     }
     if !summary.earlier.is_empty() {
-        let _ = writeln!(text, "\nCompared with the earlier results, ratio of {} with its {:.0} % interval:", summary.metric, 100.0 * LEVEL);
+        let _ = writeln!(
+            text,
+            "\nCompared with the earlier results, ratio of {} with its {:.0} % interval:",
+            summary.metric,
+            100.0 * LEVEL
+        );
         text.push_str(&comparisons(summary, &summary.earlier));
     }
     if !summary.marked.is_empty() {
-        let verb = if summary.left_out_marked { "were left out" } else { "are marked; --leave-out-marked looks at the others only" };
-        let kinds: Vec<String> = summary.marked.iter().map(|(kind, count)| format!("{count} {}", kind.replace('_', " "))).collect();
+        let verb = if summary.left_out_marked {
+            "were left out"
+        } else {
+            "are marked; --leave-out-marked looks at the others only"
+        };
+        let kinds: Vec<String> =
+            summary.marked.iter().map(|(kind, count)| format!("{count} {}", kind.replace('_', " "))).collect();
         let _ = writeln!(text, "\nTrials whose circumstances changed {verb}: {}", kinds.join(", "));
     }
     for (index, (variant, warning)) in summary.warnings().into_iter().enumerate() {
@@ -104,7 +141,10 @@ pub fn words(comparison: &Comparison, better: Better) -> (String, String) {
         Comparison::Different { ratio, interval } => {
             let is_better = (*ratio < 1.0) == (better == Better::Lower);
             let percent = 100.0 * (ratio - 1.0);
-            (format!("{ratio:.3} ({:.3} … {:.3})", interval.low, interval.high), format!("{percent:+.1} %, {}", if is_better { "better" } else { "worse" }))
+            (
+                format!("{ratio:.3} ({:.3} … {:.3})", interval.low, interval.high),
+                format!("{percent:+.1} %, {}", if is_better { "better" } else { "worse" }),
+            )
         }
         Comparison::NoDifferenceSeen { ratio, interval } => {
             (format!("{ratio:.3} ({:.3} … {:.3})", interval.low, interval.high), "no difference seen".into())
@@ -122,7 +162,10 @@ mod tests {
 
     #[test]
     fn the_table_says_what_differs_and_what_does_not() {
-        let results = results(&["n=2 algo=ring", "n=2 algo=tree", "n=16 algo=ring", "n=16 algo=tree"], &[0.010, 0.013, 0.020, 0.020]);
+        let results = results(
+            &["n=2 algo=ring", "n=2 algo=tree", "n=16 algo=ring", "n=16 algo=tree"],
+            &[0.010, 0.013, 0.020, 0.020],
+        );
         let text = text(&summarize(&results, &Wanted::default(), None));
         let expected = "test: 4 combinations, 48 trials; wall_s
 

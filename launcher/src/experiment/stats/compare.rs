@@ -67,7 +67,13 @@ fn outside(first: usize, second: usize) -> Option<usize> {
         // The most pairs such that the rank-sum statistic falls below their number with probability `tail` at most.
         let probabilities = rank_sum_distribution(first, second);
         let mut sum = 0.0;
-        probabilities.iter().take_while(|probability| { sum += *probability; sum <= tail }).count()
+        probabilities
+            .iter()
+            .take_while(|probability| {
+                sum += *probability;
+                sum <= tail
+            })
+            .count()
     } else {
         let (n, m) = (first as f64, second as f64);
         let deviation = (n * m * (n + m + 1.0) / 12.0).sqrt();
@@ -180,7 +186,11 @@ mod tests {
         for count in [4, 5, 8, 15, 30, 50, 250] {
             let normal = seen(2_000, count, 1.0, five_percent);
             let heavy = seen(2_000, count, 1.0, |rng| (0.05 * heavy_tail(rng)).exp());
-            println!("A/A, {count} trials of each: \"different\" in {:.2} % (normal) and {:.2} % (heavy tail) of 2000", 100.0 * normal, 100.0 * heavy);
+            println!(
+                "A/A, {count} trials of each: \"different\" in {:.2} % (normal) and {:.2} % (heavy tail) of 2000",
+                100.0 * normal,
+                100.0 * heavy
+            );
             assert!(normal <= 0.05 && heavy <= 0.05);
         }
     }

@@ -47,7 +47,14 @@ impl Description {
         let sorted = sorted(values);
         let (&min, &max) = (sorted.first()?, sorted.last()?);
         let median = median_of_sorted(&sorted);
-        Some(Description { count: sorted.len(), median, mad: mad(&sorted, median), min, max, interval: median_interval(&sorted, 0.95) })
+        Some(Description {
+            count: sorted.len(),
+            median,
+            mad: mad(&sorted, median),
+            min,
+            max,
+            interval: median_interval(&sorted, 0.95),
+        })
     }
 
     /// Half the interval's width as a part of the median: how precisely it is known.

@@ -101,7 +101,12 @@ fn drift(figures: &[f64], show: &dyn Fn(f64) -> String) -> Option<Warning> {
     }
     Some(Warning {
         kind: Kind::Drift,
-        what: format!("figures drift: from {} in the first third to {} in the last ({:+.1} %)", show(early), show(late), 100.0 * change),
+        what: format!(
+            "figures drift: from {} in the first third to {} in the last ({:+.1} %)",
+            show(early),
+            show(late),
+            100.0 * change
+        ),
         try_: "--warmup, a pause between trials, or a fixed clock; variants stay comparable with --order interleaved or random",
     })
 }
@@ -143,7 +148,12 @@ fn two_groups(figures: &[f64], show: &dyn Fn(f64) -> String) -> Option<Warning> 
     }
     Some(Warning {
         kind: Kind::TwoGroups,
-        what: format!("trials come in two groups: {cut} around {} and {} around {}", show(low), count - cut, show(high)),
+        what: format!(
+            "trials come in two groups: {cut} around {} and {} around {}",
+            show(low),
+            count - cut,
+            show(high)
+        ),
         try_: "--bind core or numa, and a look at what differs (placement, clocks, algorithm chosen); the median may jump between the groups",
     })
 }
@@ -221,7 +231,9 @@ mod tests {
 
     #[test]
     fn two_modes_are_two_groups() {
-        let draw = |share: f64| move |rng: &mut Rng, _| if rng.unit() < share { 100.0 + normal(rng) } else { 115.0 + normal(rng) };
+        let draw = |share: f64| {
+            move |rng: &mut Rng, _| if rng.unit() < share { 100.0 + normal(rng) } else { 115.0 + normal(rng) }
+        };
         for share in [0.3, 0.5, 0.7] {
             let (warned, drifts) = (rate(Kind::TwoGroups, 40, draw(share)), rate(Kind::Drift, 40, draw(share)));
             assert!(warned >= 0.98 && drifts <= 0.02, "{share}: {warned} {drifts}");
@@ -264,7 +276,16 @@ mod tests {
 
     #[test]
     fn figures_are_shown_with_four_digits() {
-        let table = [(0.0, "0"), (0.001234567, "0.001235"), (1.0, "1.000"), (99.5, "99.50"), (123456.0, "123456"), (-2.5, "-2.500"), (1e-9, "1.000e-9"), (3e12, "3.000e12")];
+        let table = [
+            (0.0, "0"),
+            (0.001234567, "0.001235"),
+            (1.0, "1.000"),
+            (99.5, "99.50"),
+            (123456.0, "123456"),
+            (-2.5, "-2.500"),
+            (1e-9, "1.000e-9"),
+            (3e12, "3.000e12"),
+        ];
         for (figure, text) in table {
             assert_eq!(short(figure), text);
         }
