@@ -49,7 +49,8 @@ typedef enum {
     COMM_ERROR_UNUSABLE = 10,
     COMM_ERROR_FORKED = 11,
     COMM_ERROR_INTERNAL = 12,
-    COMM_ERROR_DEVICE = 13 /* the CUDA driver */
+    COMM_ERROR_DEVICE = 13, /* the CUDA driver */
+    COMM_ERROR_NO_MEMORY = 14
 } comm_result_t;
 
 /* Element types. 16-bit floats are added up in 32 bits. */
@@ -135,6 +136,15 @@ COMM_API comm_result_t comm_allgather(const comm_t *comm, const void *send, void
 /* Puts the root's buffer of count elements into everyone's. */
 COMM_API comm_result_t comm_broadcast(const comm_t *comm, void *buffer, size_t count,
                                       comm_type_t type, int root);
+
+/*
+ * Zeroed memory that all ranks can reach, at a page: comm_allreduce from and to
+ * such buffers, on every rank, moves data without a copy in between. For this
+ * rank alone; the others need not call it. It takes memory as it is written, and
+ * ends with comm_free, which ignores NULL, or with the communicator.
+ */
+COMM_API comm_result_t comm_alloc(const comm_t *comm, size_t bytes, void **address);
+COMM_API comm_result_t comm_free(const comm_t *comm, void *address);
 
 /*
  * Leaves together with all ranks. The communicator is gone afterwards, whatever

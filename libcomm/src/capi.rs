@@ -46,11 +46,13 @@ codes! {
     FORKED = 11, "COMM_ERROR_FORKED", c"this process is a fork of the one that joined";
     INTERNAL = 12, "COMM_ERROR_INTERNAL", c"libcomm failed";
     DEVICE = 13, "COMM_ERROR_DEVICE", c"the CUDA driver is missing or a call of it failed";
+    NO_MEMORY = 14, "COMM_ERROR_NO_MEMORY", c"this rank's part of the shared memory is full";
 }
 
 fn code_of(error: &CommError) -> c_int {
     match error {
         CommError::InvalidArgument { .. } => INVALID_ARGUMENT,
+        CommError::NoMemory { .. } => NO_MEMORY,
         CommError::MissingVariable { .. } | CommError::Environment { .. } => ENVIRONMENT,
         CommError::Segment(_) | CommError::NoSegment { .. } => SEGMENT,
         CommError::AlreadyJoined { .. } => ALREADY_JOINED,
@@ -290,6 +292,41 @@ pub unsafe extern "C" fn comm_broadcast(
         let root = u32::try_from(root).map_err(|_| CommError::invalid(call, format!("root {root} is no rank")))?;
         // SAFETY: the caller's.
         unsafe { comm.broadcast_raw(buffer, count, data_type, root) }
+    })
+}
+
+/// Memory that all ranks can reach; see the header.
+///
+/// # Safety
+/// As for `comm_rank`, and `address` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_alloc(comm: *const Comm, bytes: usize, address: *mut *mut c_void) -> c_int {
+    guarded(|| {
+        if address.is_null() {
+            return Err(null("comm_alloc: address"));
+        }
+        // SAFETY: the caller's, and not null.
+        unsafe { *address = std::ptr::null_mut() };
+        // SAFETY: the caller's.
+        let memory = unsafe { comm.as_ref() }.ok_or_else(|| null("comm_alloc: comm"))?.alloc_raw(bytes)?;
+        // SAFETY: as above.
+        unsafe { *address = memory };
+        Ok(())
+    })
+}
+
+/// Gives it back; see the header.
+///
+/// # Safety
+/// As for `comm_rank`, and `address` is null or from `comm_alloc` of it and used by nobody any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_free(comm: *const Comm, address: *mut c_void) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's.
+        let comm = unsafe { comm.as_ref() }.ok_or_else(|| null("comm_free: comm"))?;
+        // SAFETY: the caller's.
+        unsafe { comm.free_raw(address) };
+        Ok(())
     })
 }
 

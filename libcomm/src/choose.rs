@@ -25,18 +25,18 @@ impl Algorithm {
     }
 }
 
-/// Up to here a second step costs more than reading everyone's data.
-const ONE_SHOT_BYTES: usize = 4096;
+/// Up to here, with three ranks and more, a second step costs more than reading everyone's data.
+const ONE_SHOT_BYTES: usize = 8192;
 
 /// The same on all ranks, since it depends on nothing but what all agree on.
 ///
 /// A forced ring does not average integers: their partial sums would not fit the element. Two-shot does it then.
-pub(crate) fn choose(forced: Option<Algorithm>, bytes: usize, data_type: DataType, op: Op) -> Algorithm {
+pub(crate) fn choose(forced: Option<Algorithm>, ranks: u32, bytes: usize, data_type: DataType, op: Op) -> Algorithm {
     let is_float = matches!(data_type, DataType::F64 | DataType::F32 | DataType::F16 | DataType::BF16);
     match forced {
         Some(Algorithm::Ring) if op == Op::Avg && !is_float => Algorithm::TwoShot,
         Some(forced) => forced,
-        None if bytes <= ONE_SHOT_BYTES => Algorithm::OneShot,
+        None if ranks <= 2 || bytes <= ONE_SHOT_BYTES => Algorithm::OneShot,
         None => Algorithm::TwoShot,
     }
 }
@@ -47,11 +47,12 @@ mod tests {
 
     #[test]
     fn size_decides_unless_an_algorithm_is_forced() {
-        let sum = |forced, bytes| choose(forced, bytes, DataType::F32, Op::Sum);
+        let sum = |forced, bytes| choose(forced, 3, bytes, DataType::F32, Op::Sum);
         assert_eq!(sum(None, 4), Algorithm::OneShot);
         assert_eq!(sum(None, 1 << 20), Algorithm::TwoShot);
+        assert_eq!(choose(None, 2, 1 << 20, DataType::F32, Op::Sum), Algorithm::OneShot);
         assert_eq!(sum(Some(Algorithm::Ring), 4), Algorithm::Ring);
-        assert_eq!(choose(Some(Algorithm::Ring), 4, DataType::I8, Op::Avg), Algorithm::TwoShot);
-        assert_eq!(choose(Some(Algorithm::Ring), 4, DataType::BF16, Op::Avg), Algorithm::Ring);
+        assert_eq!(choose(Some(Algorithm::Ring), 3, 4, DataType::I8, Op::Avg), Algorithm::TwoShot);
+        assert_eq!(choose(Some(Algorithm::Ring), 3, 4, DataType::BF16, Op::Avg), Algorithm::Ring);
     }
 }

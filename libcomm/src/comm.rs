@@ -4,14 +4,14 @@
 use rustix::fd::BorrowedFd;
 use std::ffi::c_void;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::cuda::{self, StreamRef};
 
 use crate::bootstrap;
-use crate::choose::choose;
 use crate::clock::now_ns;
 use crate::collectives::{all_gather, all_reduce, broadcast, reduce_scatter};
 use crate::device::plan::{Path, Plan};
@@ -22,6 +22,7 @@ use crate::fork_guard::ForkGuard;
 use crate::protocol::simple::{Progress, Steps, explain, publish_failure};
 use crate::settings::Settings;
 use crate::shm::abort::AbortReason;
+use crate::shm::heap::Heap;
 use crate::shm::mailbox::{self, Exchanged};
 use crate::shm::recorder::CallState;
 use crate::shm::segment::{self, Mapping};
@@ -48,6 +49,8 @@ pub struct Comm {
     mapping: Mapping,
     generation: u32,
     guard: ForkGuard,
+    /// The windows for `alloc`, mapped by its first use.
+    heap: OnceLock<Heap>,
     calls: Mutex<Calls>,
     /// Whether `finalize` has left in order.
     left: AtomicBool,
@@ -109,6 +112,7 @@ impl Comm {
             mapping,
             generation,
             guard: ForkGuard::new(),
+            heap: OnceLock::new(),
             calls: Mutex::new(calls),
             left: AtomicBool::new(false),
             device: Mutex::new(None),
@@ -223,9 +227,9 @@ impl Comm {
         op: Op,
     ) -> Result<(), CommError> {
         let operation = Operation::AllReduce;
-        let bytes = Buffers { operation, send, recv, data_type }.check(count, 1, 1, 0)?;
+        Buffers { operation, send, recv, data_type }.check(count, 1, 1, 0)?;
         let call = Call { data_type: Some(data_type), op: Some(op), count, ..Call::plain(operation) };
-        let algorithm = choose(self.settings.algorithm, bytes, data_type, op);
+        let algorithm = self.settings.algorithm;
         self.call(call, |steps| {
             // SAFETY: the caller's buffers, checked to be aligned and the same or apart.
             with_type!(data_type, T => unsafe {
@@ -476,6 +480,46 @@ impl Comm {
         self.call(call, |steps| unsafe { broadcast::run(steps, buffer.cast(), buffer.cast(), bytes, root) })
     }
 
+    /// Zeroed memory for `count` elements that all ranks can reach: an AllReduce from and to such buffers, on every
+    /// rank, moves its data without a copy in between. This rank's alone: the others need not call it, and may have
+    /// other sizes. It takes memory as it is first written.
+    pub fn alloc<T: Element>(&self, count: usize) -> Result<Buffer<'_, T>, CommError> {
+        let refuse = || CommError::NoMemory { bytes: count.saturating_mul(size_of::<T>()) };
+        let bytes =
+            count.checked_mul(size_of::<T>()).filter(|bytes| *bytes <= isize::MAX as usize).ok_or_else(refuse)?;
+        let address = NonNull::new(self.alloc_raw(bytes)?).ok_or_else(refuse)?;
+        Ok(Buffer { comm: self, address: address.cast(), count })
+    }
+
+    /// [`alloc`](Comm::alloc) of `bytes` bytes at a plain address, which begins at a page.
+    pub fn alloc_raw(&self, bytes: usize) -> Result<*mut c_void, CommError> {
+        if self.guard.is_fork() {
+            return Err(CommError::Forked);
+        }
+        let heap = match self.heap.get() {
+            Some(heap) => heap,
+            None => {
+                let _one = self.lock();
+                if self.heap.get().is_none() {
+                    let _ = self.heap.set(Heap::open(&self.mapping, self.local_rank())?);
+                }
+                self.heap.get().ok_or_else(|| CommError::Internal("no heap".into()))?
+            }
+        };
+        heap.allocate(bytes).map(|address| address.cast()).ok_or(CommError::NoMemory { bytes })
+    }
+
+    /// Gives memory of [`alloc_raw`](Comm::alloc_raw) back; null is fine.
+    ///
+    /// # Safety
+    /// `address` is null, or from `alloc_raw` of this communicator and used by nobody any more.
+    pub unsafe fn free_raw(&self, address: *mut c_void) {
+        if let Some(heap) = self.heap.get().filter(|_| !self.guard.is_fork()) {
+            // SAFETY: the caller's.
+            unsafe { heap.release(address.cast()) };
+        }
+    }
+
     /// Swaps blobs of one length between all ranks; `open` makes something of each peer's. If any rank fails to,
     /// all get the same [`Exchanged::Fallback`] and nothing stays open.
     #[doc(hidden)]
@@ -569,7 +613,7 @@ impl Comm {
             None => {
                 let verify = self.settings.verify == Verify::Every;
                 let steps = Steps::new(&self.mapping, &calls.waiter, self.generation, &mut calls.progress, signature);
-                body(&mut steps.checking(verify, self.settings.fault))
+                body(&mut steps.with_heap(self.heap.get()).checking(verify, self.settings.fault))
             }
         };
         let state = if result.is_ok() { CallState::Done } else { CallState::Failed };
@@ -609,6 +653,47 @@ impl Drop for Comm {
             };
             give_up(self.mapping.view(), self.local_rank(), self.generation);
         }
+    }
+}
+
+/// Elements in memory that all ranks can reach, from [`Comm::alloc`]. Used as a slice.
+pub struct Buffer<'a, T: Element> {
+    comm: &'a Comm,
+    address: NonNull<T>,
+    count: usize,
+}
+
+// SAFETY: like a Vec of elements, which may be sent and shared; peers touch the memory only inside a call that has it.
+unsafe impl<T: Element> Send for Buffer<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Element> Sync for Buffer<'_, T> {}
+
+impl<T: Element> Deref for Buffer<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: ours for that many elements until we are dropped; zeros, or what was written, are elements.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.count) }
+    }
+}
+
+impl<T: Element> DerefMut for Buffer<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.count) }
+    }
+}
+
+impl<T: Element> fmt::Debug for Buffer<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} x {})", T::TYPE, self.count)
+    }
+}
+
+impl<T: Element> Drop for Buffer<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: from `alloc`, and given back once.
+        unsafe { self.comm.free_raw(self.address.as_ptr().cast()) };
     }
 }
 

@@ -82,8 +82,49 @@ macro_rules! floats {
 floats! {
     f64, f64, F64, std::convert::identity, std::convert::identity;
     f32, f32, F32, std::convert::identity, std::convert::identity;
-    half::f16, f32, F16, half::f16::to_f32, half::f16::from_f32;
-    half::bf16, f32, BF16, half::bf16::to_f32, half::bf16::from_f32;
+    half::f16, f32, F16, half_to_single, single_to_half;
+    half::bf16, f32, BF16, brain_to_single, single_to_brain;
+}
+
+// Conversions without branches or calls, which the compiler can make wide code of.
+
+#[inline(always)]
+fn half_to_single(x: half::f16) -> f32 {
+    let bits = u32::from(x.to_bits());
+    let (sign, rest) = ((bits & 0x8000) << 16, (bits & 0x7fff) << 13);
+    // Moves the exponent from a bias of 15 to one of 127, and makes subnormal numbers normal on the way.
+    let scaled = (f32::from_bits(rest) * f32::from_bits((127 + 112) << 23)).to_bits();
+    let special = rest | 0xff << 23;
+    f32::from_bits(sign | if rest >= 0x1f << 23 { special } else { scaled })
+}
+
+#[inline(always)]
+fn single_to_half(x: f32) -> half::f16 {
+    let bits = x.to_bits();
+    let (sign, rest) = ((bits >> 16) as u16 & 0x8000, bits & 0x7fff_ffff);
+    // To the nearest, ties to even. Below the normal numbers an addition makes the rounding.
+    let odd = rest >> 13 & 1;
+    let normal = rest.wrapping_add(0xfff + odd).wrapping_sub(112 << 23) >> 13;
+    let magic = f32::from_bits((127 - 15 + 23 - 10 + 1) << 23);
+    let subnormal = (f32::from_bits(rest) + magic).to_bits().wrapping_sub(magic.to_bits());
+    let special = if rest > 0xff << 23 { 0x7e00 | (rest >> 13 & 0x3ff) } else { 0x7c00 };
+    let small = if rest < 113 << 23 { subnormal } else { normal };
+    let magnitude = if rest >= (127 + 16) << 23 { special } else { small };
+    half::f16::from_bits(sign | magnitude as u16)
+}
+
+#[inline(always)]
+fn brain_to_single(x: half::bf16) -> f32 {
+    f32::from_bits(u32::from(x.to_bits()) << 16)
+}
+
+#[inline(always)]
+fn single_to_brain(x: f32) -> half::bf16 {
+    let bits = x.to_bits();
+    let odd = bits >> 16 & 1;
+    let rounded = bits.wrapping_add(0x7fff + odd) >> 16;
+    let nan = bits >> 16 | 0x40;
+    half::bf16::from_bits(if bits & 0x7fff_ffff > 0xff << 23 { nan } else { rounded } as u16)
 }
 
 /// Runs `$body` with `$type` standing for the Rust type of a [`DataType`].
@@ -134,3 +175,38 @@ macro_rules! with_type {
     };
 }
 pub(crate) use with_type;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::{bf16, f16};
+
+    #[test]
+    fn every_16_bit_float_becomes_what_it_is_and_comes_back() {
+        for bits in 0..=u16::MAX {
+            let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));
+            let (a, b) = (half_to_single(half), brain_to_single(brain));
+            assert!(a == half.to_f32_const() || a.is_nan() && half.is_nan(), "{bits:#x}");
+            assert!(b == brain.to_f32_const() || b.is_nan() && brain.is_nan(), "{bits:#x}");
+            assert!(single_to_half(a).to_bits() == bits || half.is_nan() && single_to_half(a).is_nan());
+            assert!(single_to_brain(b).to_bits() == bits || brain.is_nan() && single_to_brain(b).is_nan());
+        }
+    }
+
+    #[test]
+    fn rounding_is_to_the_nearest_and_to_even() {
+        let mut bits = 1u32;
+        for _ in 0..2_000_000 {
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // Many near the middle between two 16-bit floats.
+            for x in [bits, bits & 0xffff_e000 | 0x1000, bits & 0xffff_0000 | 0x8000].map(f32::from_bits) {
+                let (half, brain) = (f16::from_f32_const(x), bf16::from_f32_const(x));
+                assert!(
+                    single_to_half(x).to_bits() == half.to_bits() || x.is_nan() && single_to_half(x).is_nan(),
+                    "{x:e}"
+                );
+                assert!(single_to_brain(x).to_bits() == brain.to_bits() || x.is_nan(), "{x:e}");
+            }
+        }
+    }
+}

@@ -171,7 +171,7 @@ pub enum CommError {
     #[error(transparent)]
     Cuda(#[from] CudaError),
     /// The deadline passed in a kernel.
-    #[error("GPU: waited for rank {rank}{}, in block {block} of device call {epoch}", during(.call))]
+    #[error("GPU: waited for rank {rank}{}, in block {block} for chunk {chunk} of device call {epoch}", during(.call))]
     DeviceTimeout {
         /// The peer waited for.
         rank: u32,
@@ -179,8 +179,16 @@ pub enum CommError {
         epoch: u64,
         /// Which block waited.
         block: u32,
+        /// For which chunk.
+        chunk: u32,
         /// The call that waited.
         call: Option<Signature>,
+    },
+    /// The rank's window is full.
+    #[error("no room for {bytes} bytes in this rank's part of the shared memory")]
+    NoMemory {
+        /// What was wanted.
+        bytes: usize,
     },
     /// An earlier call failed, so this one was not tried.
     #[error("the communicator cannot be used any more: {because}")]

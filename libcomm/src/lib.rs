@@ -39,12 +39,13 @@ mod settings;
 #[doc(hidden)]
 pub mod shm;
 mod signature;
+mod simd;
 mod types;
 mod usable_cpus;
 mod verify;
 
 pub use choose::Algorithm;
-pub use comm::Comm;
+pub use comm::{Buffer, Comm};
 pub use element::Element;
 pub use error::CommError;
 pub use report::report;

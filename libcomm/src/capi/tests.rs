@@ -31,6 +31,7 @@ fn c_type(rust: &str) -> &'static str {
     match rust {
         "*mut *mut Comm" => "comm_t **",
         "*mut Comm" => "comm_t *",
+        "*mut *mut c_void" => "void **",
         "*const Comm" => "const comm_t *",
         "*const c_void" => "const void *",
         "*mut c_void" => "void *",

@@ -9,7 +9,43 @@ pub(crate) mod reduce_scatter;
 #[doc(hidden)]
 pub mod reference;
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
+
+/// One address a rank, without an allocation where there are few.
+pub(crate) enum Sources<T> {
+    Few([*const T; FEW], usize),
+    Many(Vec<*const T>),
+}
+
+const FEW: usize = 16;
+
+impl<T> Sources<T> {
+    pub(crate) fn of(ranks: u32, source: impl Fn(u32) -> *const T) -> Sources<T> {
+        let count = ranks as usize;
+        if count > FEW {
+            return Sources::Many((0..ranks).map(source).collect());
+        }
+        let mut few = [std::ptr::null(); FEW];
+        few.iter_mut().zip(0..ranks).for_each(|(place, rank)| *place = source(rank));
+        Sources::Few(few, count)
+    }
+
+    /// The same, `elements` further on.
+    pub(crate) fn at(&self, elements: usize) -> Sources<T> {
+        Sources::of(self.len() as u32, |rank| self[rank as usize].wrapping_add(elements))
+    }
+}
+
+impl<T> Deref for Sources<T> {
+    type Target = [*const T];
+
+    fn deref(&self) -> &[*const T] {
+        match self {
+            Sources::Few(few, count) => &few[..*count],
+            Sources::Many(many) => many,
+        }
+    }
+}
 
 /// The pieces of `count` elements, `piece` at a time.
 pub(crate) fn pieces(count: usize, piece: usize) -> impl Iterator<Item = Range<usize>> {

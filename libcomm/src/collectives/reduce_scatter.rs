@@ -4,8 +4,8 @@
 //! for all, and reduces its own piece from all slots. Each element is reduced once, in the order of the ranks.
 #![expect(unsafe_code, reason = "user memory comes as pointers")]
 
-use crate::collectives::pieces;
 use crate::collectives::reduce::reduce;
+use crate::collectives::{Sources, pieces};
 use crate::element::Element;
 use crate::error::CommError;
 use crate::fault::Stage;
@@ -59,7 +59,8 @@ pub(crate) unsafe fn run<T: Element>(
                 steps.check(rank, part(me), source(rank), chunk)?;
             }
             let target = recv.add(piece.start);
-            reduce(op, ranks, |rank| source(rank).cast(), piece.len(), target);
+            let sources = Sources::of(ranks, |rank| source(rank).cast());
+            reduce(op, &sources, piece.len(), &[target], false);
             if steps.verifies() {
                 made.push(checksum(bytes_at(target.cast(), bytes)));
                 steps.maybe_damage(Stage::Result, chunk, target.cast(), bytes);

@@ -16,12 +16,14 @@ use crate::fault::{Fault, Stage};
 use crate::shm::View;
 use crate::shm::abort::RankExit;
 use crate::shm::atomic::{Acquire, AtomicU64, Relaxed, Release};
+use crate::shm::heap::Heap;
 use crate::shm::layout::INLINE_WORDS;
 use crate::shm::segment::Mapping;
 use crate::shm::step::Stamp;
 use crate::shm::text;
 use crate::shm::wait::{Stop, Waiter};
 use crate::signature::Signature;
+use crate::simd::{copy_streaming, copy_to_shared};
 use crate::verify::checksum;
 
 /// The two places for data in a slot.
@@ -70,6 +72,7 @@ impl Progress {
 /// One call's way through the steps.
 pub(crate) struct Steps<'a> {
     mapping: &'a Mapping,
+    heap: Option<&'a Heap>,
     waiter: &'a Waiter,
     signature: Signature,
     generation: u32,
@@ -77,6 +80,8 @@ pub(crate) struct Steps<'a> {
     greeted: bool,
     verify: bool,
     fault: Option<Fault>,
+    faulty: bool,
+    streaming: bool,
     /// Where a share is reduced to while checksums are on, so that they come from before the copy to the slot.
     scratch: Vec<u64>,
 }
@@ -92,6 +97,7 @@ impl<'a> Steps<'a> {
         let scratch = Vec::new();
         Steps {
             mapping,
+            heap: None,
             waiter,
             signature,
             generation,
@@ -99,13 +105,32 @@ impl<'a> Steps<'a> {
             greeted: false,
             verify: false,
             fault: None,
+            faulty: false,
+            streaming: false,
             scratch,
         }
+    }
+
+    /// Says where buffers of `comm_alloc` are.
+    pub(crate) fn with_heap(mut self, heap: Option<&'a Heap>) -> Steps<'a> {
+        self.heap = heap;
+        self
+    }
+
+    /// The windows of all ranks, if this one has allocated from its own.
+    pub(crate) fn heap(&self) -> Option<&'a Heap> {
+        self.heap
+    }
+
+    /// Lets [`take`](Steps::take) write past the caches; whoever asks for that drains.
+    pub(crate) fn stream_results(&mut self, streaming: bool) {
+        self.streaming = streaming;
     }
 
     /// Turns checksums on, and a fault where there is one for this call.
     pub(crate) fn checking(mut self, verify: bool, fault: Option<Fault>) -> Steps<'a> {
         self.verify = verify;
+        self.faulty = fault.is_some();
         self.fault = fault.filter(|fault| fault.rank == self.rank() && fault.call == self.signature.number);
         self
     }
@@ -116,6 +141,11 @@ impl<'a> Steps<'a> {
 
     pub(crate) fn size(&self) -> u32 {
         self.mapping.geometry().ranks as u32
+    }
+
+    /// Whether any rank has a fault to make in any call, which is the same on all of them.
+    pub(crate) fn has_fault(&self) -> bool {
+        self.faulty
     }
 
     pub(crate) fn verifies(&self) -> bool {
@@ -251,15 +281,24 @@ impl<'a> Steps<'a> {
         unsafe { self.mapping.slot(rank, step).add(2 * self.chunk_bytes()).cast::<u64>().add(index as usize) }
     }
 
+    /// Copies into a region of the slot, without a checksum.
+    ///
+    /// # Safety
+    /// `source` is readable for `bytes` bytes, which the region has from `offset` on, and the slot is reclaimed.
+    pub(crate) unsafe fn fill(&self, region: Region, offset: usize, source: *const u8, bytes: usize) {
+        debug_assert!(offset + bytes <= self.chunk_bytes());
+        // SAFETY: the caller's source; the slot is ours until we post, since its readers are done.
+        unsafe { copy_to_shared(source, self.slot(region, offset), bytes) };
+    }
+
     /// Fills a piece of the slot.
     ///
     /// # Safety
     /// `source` is readable for the piece, and the slot is reclaimed.
     pub(crate) unsafe fn put(&mut self, piece: Piece, source: *const u8) {
         debug_assert!(piece.offset + piece.bytes <= self.chunk_bytes());
-        let slot = self.slot(piece.region, piece.offset);
-        // SAFETY: the caller's source; the slot is ours until we post, since its readers are done.
-        unsafe { std::ptr::copy_nonoverlapping(source, slot, piece.bytes) };
+        // SAFETY: the caller's.
+        unsafe { self.fill(piece.region, piece.offset, source, piece.bytes) };
         if self.verify {
             let sum = self.sum_place(self.rank(), self.progress.posted, piece.index);
             // SAFETY: as above.
@@ -302,7 +341,12 @@ impl<'a> Steps<'a> {
         debug_assert!(piece.offset + piece.bytes <= self.chunk_bytes());
         let slot = self.peer(rank, piece.region, piece.offset);
         // SAFETY: the caller's target; the source is not written before we post the next step.
-        unsafe { std::ptr::copy_nonoverlapping(slot, target, piece.bytes) };
+        unsafe {
+            match self.streaming {
+                true => copy_streaming(slot, target, piece.bytes),
+                false => std::ptr::copy_nonoverlapping(slot, target, piece.bytes),
+            }
+        };
         // SAFETY: just written.
         unsafe { self.check(rank, piece, target, chunk) }
     }

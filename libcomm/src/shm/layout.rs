@@ -240,8 +240,18 @@ impl Geometry {
         self.slots_at() + rank * self.part_bytes()
     }
 
-    /// Bytes of the whole segment.
-    pub fn total_bytes(&self) -> usize {
+    /// Where the windows for `comm_alloc` begin, which is also all that a rank maps at first.
+    pub fn heap_at(&self) -> usize {
         self.part_at(self.ranks)
+    }
+
+    /// Bytes of one rank's window: a terabyte, or less where that many ranks would not fit the addresses.
+    pub fn window_bytes(&self) -> usize {
+        ((16 << 40) / self.ranks.next_power_of_two()).min(1 << 40)
+    }
+
+    /// Bytes of the whole segment, which is sparse.
+    pub fn total_bytes(&self) -> usize {
+        self.heap_at() + self.ranks * self.window_bytes()
     }
 }

@@ -4,6 +4,8 @@ pub(crate) mod abort;
 pub(crate) mod atomic;
 pub(crate) mod barrier;
 pub(crate) mod bell;
+#[cfg(not(loom))]
+pub(crate) mod heap;
 pub(crate) mod layout;
 pub(crate) mod mailbox;
 pub(crate) mod recorder;

@@ -57,12 +57,17 @@ pub enum SegmentError {
     },
 }
 
+/// Our duplicate of the descriptor stays clear of the low numbers, which programs count on.
+const LEAST_FD: i32 = 64;
+
 /// A mapping of a segment, or of its front part.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<c_void>,
     mapped_bytes: usize,
     geometry: Geometry,
+    /// The file, for mapping more of it; none where the memory is in no file.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping is a plain range of addresses that this value owns; everything in it that changes while
@@ -84,7 +89,7 @@ impl Drop for Mapping {
 pub(crate) enum Part {
     /// Everything before the slots: all that rankd looks at.
     Front,
-    /// All of it.
+    /// All but the windows for `comm_alloc`.
     Whole,
 }
 
@@ -111,13 +116,13 @@ pub(crate) fn create(
 /// Memory for a program that is alone: the same layout, in no file at all.
 pub(crate) fn private(job_id: &str) -> Result<Mapping, SegmentError> {
     let (identity, geometry) = identity(job_id, 1, 1, Geometry::DEFAULT_CHUNK_BYTES)?;
-    let bytes = geometry.total_bytes();
+    let bytes = geometry.heap_at();
     // SAFETY: a fresh anonymous mapping, placed by the kernel.
     let base =
         unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
     let base = base.map_err(|cause| SegmentError::Map { bytes, cause })?;
     let base = NonNull::new(base).ok_or(SegmentError::Map { bytes, cause: Errno::NOMEM })?;
-    let mapping = Mapping { base, mapped_bytes: bytes, geometry };
+    let mapping = Mapping { base, mapped_bytes: bytes, geometry, file: None };
     mapping.write_identity(identity);
     Ok(mapping)
 }
@@ -193,14 +198,19 @@ impl Mapping {
     fn of(fd: BorrowedFd<'_>, geometry: Geometry, part: Part) -> Result<Mapping, SegmentError> {
         let bytes = match part {
             Part::Front => geometry.slots_at(),
-            Part::Whole => geometry.total_bytes(),
+            Part::Whole => geometry.heap_at(),
         };
         // SAFETY: a fresh shared mapping, placed by the kernel, of a file whose size is sealed at no less.
         let base =
             unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0) };
         let base = base.map_err(|cause| SegmentError::Map { bytes, cause })?;
         let base = NonNull::new(base).ok_or(SegmentError::Map { bytes, cause: Errno::NOMEM })?;
-        Ok(Mapping { base, mapped_bytes: bytes, geometry })
+        let mut mapping = Mapping { base, mapped_bytes: bytes, geometry, file: None };
+        if part == Part::Whole {
+            let file = rustix::io::fcntl_dupfd_cloexec(fd, LEAST_FD);
+            mapping.file = Some(file.map_err(|cause| SegmentError::Map { bytes, cause })?);
+        }
+        Ok(mapping)
     }
 
     fn write_identity(&self, identity: Identity) {
@@ -212,6 +222,11 @@ impl Mapping {
     pub(crate) fn identity(&self) -> Identity {
         // SAFETY: as above; the identity does not change once others can see it.
         unsafe { self.base.as_ptr().cast::<Identity>().read() }
+    }
+
+    /// The file, where the memory is in one.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(|file| file.as_fd())
     }
 
     /// Sizes and offsets.

@@ -1,14 +1,24 @@
 //! AllReduce: everyone gets the reduction of all.
 
+mod inline;
 mod one_shot;
 mod ring;
 mod two_shot;
+mod zero_copy;
 
-use crate::choose::Algorithm;
+use crate::choose::{Algorithm, choose};
 use crate::element::Element;
 use crate::error::CommError;
-use crate::protocol::simple::Steps;
+use crate::protocol::simple::{INLINE_BYTES, Steps};
 use crate::types::Op;
+
+/// From here on results are written past the caches: they and what is sent do not fit a core's own, and what is not
+/// fetched before it is overwritten need not be fetched.
+const STREAMING_BYTES: usize = 1 << 20;
+
+fn is_streaming(bytes: usize) -> bool {
+    bytes >= STREAMING_BYTES
+}
 
 /// # Safety
 /// `send` is readable and `recv` writable for `count` elements, aligned to the element, and they are the same or
@@ -16,7 +26,7 @@ use crate::types::Op;
 #[expect(unsafe_code, reason = "user memory comes as pointers")]
 pub(crate) unsafe fn run<T: Element>(
     steps: &mut Steps<'_>,
-    algorithm: Algorithm,
+    algorithm: Option<Algorithm>,
     send: *const T,
     recv: *mut T,
     count: usize,
@@ -24,7 +34,16 @@ pub(crate) unsafe fn run<T: Element>(
 ) -> Result<(), CommError> {
     // SAFETY: the caller's, passed on.
     unsafe {
-        match algorithm {
+        let bytes = count * size_of::<T>();
+        let small = bytes <= INLINE_BYTES && steps.size() as usize <= inline::RANKS;
+        if small && bytes != 0 && algorithm.is_none() && !steps.verifies() && !steps.has_fault() {
+            return inline::run(steps, send, recv, count, op);
+        }
+        let may_skip = algorithm.is_none() && !steps.verifies() && !steps.has_fault() && steps.size() > 1;
+        if may_skip && bytes >= zero_copy::LEAST_BYTES && zero_copy::run(steps, send, recv, count, op)? {
+            return Ok(());
+        }
+        match choose(algorithm, steps.size(), bytes, T::TYPE, op) {
             Algorithm::OneShot => one_shot::run(steps, send, recv, count, op)?,
             Algorithm::TwoShot => two_shot::run(steps, send, recv, count, op)?,
             Algorithm::Ring => ring::run(steps, send, recv, count, op)?,

@@ -157,9 +157,8 @@ impl<T: Element> Block<'_, '_, T> {
         unsafe {
             self.steps.check(left, Piece::whole(share.len() * size_of::<T>()), came, self.number)?;
             let own = self.send.add(share.start);
-            let source = |which| if which == 0 { came.cast() } else { own };
             let op = if self.op == Op::Avg { Op::Sum } else { self.op };
-            reduce(op, 2, source, share.len(), target);
+            reduce(op, &[came.cast(), own], share.len(), &[target], false);
             if complete && self.op == Op::Avg {
                 let ranks = self.steps.size();
                 for element in std::slice::from_raw_parts_mut(target, share.len()) {

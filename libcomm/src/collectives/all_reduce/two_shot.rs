@@ -7,11 +7,12 @@
 #![expect(unsafe_code, reason = "user memory comes as pointers")]
 
 use crate::collectives::reduce::reduce;
-use crate::collectives::{piece_at, share};
+use crate::collectives::{Sources, piece_at, share};
 use crate::element::Element;
 use crate::error::CommError;
 use crate::fault::Stage;
 use crate::protocol::simple::{Piece, Region, Steps};
+use crate::simd::drain;
 use crate::types::Op;
 
 /// # Safety
@@ -27,6 +28,8 @@ pub(super) unsafe fn run<T: Element>(
     let chunks = count.div_ceil(per_chunk);
     let ranks = steps.size();
     let me = steps.rank();
+    let streaming = super::is_streaming(count * size_of::<T>()) && !steps.verifies();
+    steps.stream_results(streaming);
     for step in 0..=chunks {
         steps.reclaim()?;
         // SAFETY: chunks and shares lie inside the caller's buffers, and slots are read after their ranks have
@@ -36,7 +39,7 @@ pub(super) unsafe fn run<T: Element>(
                 put_chunk(steps, send, piece_at(count, per_chunk, step), step as u64);
             }
             if let Some(chunk) = step.checked_sub(1) {
-                reduce_share(steps, recv, piece_at(count, per_chunk, chunk), op, chunk as u64)?;
+                reduce_share(steps, send, recv, piece_at(count, per_chunk, chunk), op, chunk as u64)?;
             }
         }
         steps.post()?;
@@ -54,6 +57,9 @@ pub(super) unsafe fn run<T: Element>(
             }
         }
     }
+    if streaming {
+        drain();
+    }
     Ok(())
 }
 
@@ -64,6 +70,9 @@ unsafe fn put_chunk<T: Element>(steps: &mut Steps<'_>, send: *const T, piece: st
     let ranks = steps.size();
     // One copy a share, since each share has a checksum of its own.
     for rank in 0..ranks {
+        if rank == steps.rank() && !steps.verifies() && !steps.has_fault() {
+            continue; // reduced from where it is
+        }
         let share = share(piece.len(), size, ranks, rank);
         // SAFETY: the caller's.
         unsafe {
@@ -79,9 +88,10 @@ unsafe fn put_chunk<T: Element>(steps: &mut Steps<'_>, send: *const T, piece: st
 /// Reduces this rank's share of `piece` from all slots into its result, and puts it into its next slot.
 ///
 /// # Safety
-/// `recv` is writable at `piece`, and all ranks have posted the step with `piece`.
+/// `send` is readable and `recv` writable at `piece`, and all ranks have posted the step with `piece`.
 unsafe fn reduce_share<T: Element>(
     steps: &mut Steps<'_>,
+    send: *const T,
     recv: *mut T,
     piece: std::ops::Range<usize>,
     op: Op,
@@ -97,9 +107,20 @@ unsafe fn reduce_share<T: Element>(
             steps.check(rank, part, steps.peer(rank, part.region, part.offset), chunk)?;
         }
         let target = recv.add(piece.start + share.start);
-        let source = |rank| steps.peer(rank, part.region, part.offset).cast();
-        reduce(op, ranks, source, share.len(), target);
-        steps.put(reduced(part.bytes, ranks), target.cast());
+        let sources = Sources::of(ranks, |rank| match rank == me && !steps.verifies() && !steps.has_fault() {
+            true => send.add(piece.start + share.start), // not copied
+            false => steps.peer(rank, part.region, part.offset).cast(),
+        });
+        match steps.verifies() {
+            true => {
+                reduce(op, &sources, share.len(), &[target], false);
+                steps.put(reduced(part.bytes, ranks), target.cast());
+            }
+            false => {
+                let slot = steps.slot(Region::Reduced, 0).cast::<T>();
+                reduce(op, &sources, share.len(), &[slot, target], false);
+            }
+        }
         steps.maybe_damage(Stage::Reduced, chunk, steps.slot(Region::Reduced, 0), part.bytes);
     }
     Ok(())
