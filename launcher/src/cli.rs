@@ -332,6 +332,10 @@ pub enum Word {
     Topo(Box<TopoArgs>),
     /// Look for what makes this machine slow or unreliable
     Doctor(Box<DoctorArgs>),
+    /// Try a program with many parameters, several times each, and tell what differs
+    Sweep(Box<crate::experiment::args::SweepArgs>),
+    /// Write a batch script for a job: Slurm, PBS, Torque or LSF
+    Script(Box<crate::batch::script::ScriptArgs>),
     /// Compile a C program with libcomm's flags
     Cc(CompilerArgs),
     /// Compile a C++ program with libcomm's flags

@@ -95,12 +95,15 @@ fn other_load(trial: &Trial) -> Option<f64> {
     (wall >= SHORTEST_FOR_LOAD_S).then(|| ((busy - trial.cpu_s()) / wall).max(0.0))
 }
 
+/// Lanes and speed.
+type LinkState = (Option<u32>, Option<String>);
+
 /// Right after a trial a link is as fast as it was in the trial; before it, it may have been asleep. What most trials
 /// end with is usual.
 fn usual_links(trials: &[Trial]) -> Vec<(String, Option<u32>, Option<String>)> {
     let Some(first) = trials.first() else { return Vec::new() };
     let most_often = |device: &str| {
-        let mut seen: Vec<((Option<u32>, Option<String>), usize)> = Vec::new();
+        let mut seen: Vec<(LinkState, usize)> = Vec::new();
         for link in trials.iter().flat_map(|trial| &trial.after.links).filter(|link| link.device == device) {
             let state = (link.width, link.speed.clone());
             match seen.iter_mut().find(|(known, _)| *known == state) {

@@ -86,6 +86,9 @@ impl fmt::Display for Variant {
     }
 }
 
+/// Values that parameters take together.
+type Step = Vec<(String, String)>;
+
 /// A parameter and the values to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
@@ -226,7 +229,7 @@ impl Matrix {
     }
 
     /// Each axis is a list of steps; a step sets one parameter, or all that move together.
-    fn axes(&self) -> Result<Vec<Vec<Vec<(String, String)>>>, MatrixError> {
+    fn axes(&self) -> Result<Vec<Vec<Step>>, MatrixError> {
         let mut axes = Vec::new();
         for parameter in &self.parameters {
             let Some(zip) = self.zips.iter().find(|zip| zip.contains(&parameter.name)) else {

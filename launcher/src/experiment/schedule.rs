@@ -87,11 +87,11 @@ impl Schedule {
     }
 
     /// The next trial; it counts as running afterwards.
-    pub fn next(&mut self) -> Next {
+    pub fn advance(&mut self) -> Next {
         for at in 0..self.held.len() {
             if !self.depends_on_running(&self.held[at]) {
                 let key = self.held.remove(at);
-                return if self.is_precise(&key) { self.next() } else { self.start(key) };
+                return if self.is_precise(&key) { self.advance() } else { self.start(key) };
             }
         }
         while let Some(&key) = self.keys.get(self.position) {
@@ -163,7 +163,7 @@ mod tests {
     fn shown(schedule: &mut Schedule, figure: impl Fn(TrialKey) -> Option<f64>) -> String {
         let mut text = String::new();
         loop {
-            match schedule.next() {
+            match schedule.advance() {
                 Next::Start(key) => {
                     let letter = char::from(b'a' + u8::try_from(key.variant).unwrap());
                     text.push(if key.warmup { letter.to_ascii_uppercase() } else { letter });
@@ -202,7 +202,7 @@ mod tests {
         for order in [Order::Interleaved, Order::Random, Order::Grouped] {
             let mut whole = Schedule::new(&trials(order), 3);
             let mut keys = Vec::new();
-            while let Next::Start(key) = whole.next() {
+            while let Next::Start(key) = whole.advance() {
                 keys.push(key);
                 whole.finish(key, Done { figure: None });
             }
@@ -210,7 +210,7 @@ mod tests {
                 let mut resumed = Schedule::new(&trials(order), 3);
                 keys[..cut].iter().for_each(|key| resumed.finish(*key, Done { figure: None }));
                 let mut rest = Vec::new();
-                while let Next::Start(key) = resumed.next() {
+                while let Next::Start(key) = resumed.advance() {
                     rest.push(key);
                     resumed.finish(key, Done { figure: None });
                 }
@@ -236,13 +236,13 @@ mod tests {
     fn with_several_at_once_a_trial_that_may_not_be_needed_waits() {
         let precise = Trials { repeat: 5, warmup: 0, precision: Some(0.01), max_repeat: 9, ..Trials::default() };
         let mut schedule = Schedule::new(&precise, 1);
-        let keys: Vec<TrialKey> = std::iter::from_fn(|| match schedule.next() {
+        let keys: Vec<TrialKey> = std::iter::from_fn(|| match schedule.advance() {
             Next::Start(key) => Some(key),
             _ => None,
         })
         .collect();
-        assert_eq!((keys.len(), schedule.next()), (5, Next::Wait));
+        assert_eq!((keys.len(), schedule.advance()), (5, Next::Wait));
         keys.iter().for_each(|key| schedule.finish(*key, Done { figure: Some(2.0) }));
-        assert_eq!(schedule.next(), Next::Over);
+        assert_eq!(schedule.advance(), Next::Over);
     }
 }

@@ -157,7 +157,7 @@ fn metric(results: &Results, wanted: &Wanted) -> String {
 fn measured(results: &Results, marks: &[Vec<Mark>], variant: usize, wanted: &Wanted) -> Vec<usize> {
     let counts = |&index: &usize| {
         let trial = &results.trials[index];
-        trial.key.variant == variant && !trial.key.warmup && !(wanted.leave_out_marked && !marks[index].is_empty())
+        trial.key.variant == variant && !trial.key.warmup && (!wanted.leave_out_marked || marks[index].is_empty())
     };
     let mut found: Vec<usize> = (0..results.trials.len()).filter(counts).collect();
     found.sort_by(|&a, &b| results.trials[a].started.total_cmp(&results.trials[b].started));

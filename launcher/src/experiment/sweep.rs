@@ -130,7 +130,7 @@ impl Sweep<'_> {
                     self.end = Some(End::OutOfTime);
                     break;
                 }
-                let Some(key) = waiting.take().or_else(|| match self.schedule.next() {
+                let Some(key) = waiting.take().or_else(|| match self.schedule.advance() {
                     Next::Start(key) => Some(key),
                     Next::Wait | Next::Over => None,
                 }) else {

@@ -62,12 +62,10 @@ pub fn directory(key: TrialKey) -> PathBuf {
 
 /// The command of a trial, as one would type it.
 pub fn command(experiment: &Experiment, variant: &Variant) -> Vec<OsString> {
-    let words =
-        experiment.job_flags.iter().chain(std::iter::once(const { &OsString::new() })).chain(&experiment.program);
     let mut command: Vec<OsString> = vec!["prun".into()];
-    command.extend(words.map(|word| if word.is_empty() { OsString::new() } else { variant.fill(word) }));
-    // The empty word stands where options end.
-    command[experiment.job_flags.len() + 1] = "--".into();
+    command.extend(experiment.job_flags.iter().map(|flag| variant.fill(flag)));
+    command.push("--".into());
+    command.extend(experiment.program.iter().map(|word| variant.fill(word)));
     command
 }
 

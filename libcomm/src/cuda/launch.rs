@@ -49,7 +49,24 @@ impl Module {
         let mut raw = null_mut();
         // SAFETY: a loaded module and a NUL-terminated name.
         unsafe { self.context.driver().module_function(&mut raw, self.raw, c_name.as_ptr()) }?;
+        self.load_now(raw)?;
         Ok(Function { context: self.context, raw })
+    }
+
+    /// Has the driver load the kernel at once. Left to its first launch, that may wait for all work of the context,
+    /// and so for a kernel that waits for that very launch.
+    fn load_now(&self, function: Opaque) -> Result<()> {
+        const REGISTERS: c_int = 4;
+        let driver = self.context.driver();
+        let mut registers = 0;
+        // SAFETY: a function of a loaded module.
+        unsafe {
+            driver.function_attribute(&mut registers, REGISTERS, function)?;
+            match driver.function_load(function) {
+                Err(CudaError::NoFunction(_)) => Ok(()), // before 12.4 asking for an attribute has to do
+                done => done,
+            }
+        }
     }
 }
 

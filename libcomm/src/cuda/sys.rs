@@ -130,6 +130,8 @@ table! {
     module_load, "cuModuleLoadDataEx", (module: *mut Opaque, image: *const c_void, options: c_uint, names: *mut c_int, values: *mut *mut c_void);
     module_unload, "cuModuleUnload", (module: Opaque);
     module_function, "cuModuleGetFunction", (function: *mut Opaque, module: Opaque, name: *const c_char);
+    function_attribute, "cuFuncGetAttribute", (value: *mut c_int, attribute: c_int, function: Opaque);
+    function_load, "cuFuncLoad", (function: Opaque);
     launch, "cuLaunchKernel", (function: Opaque, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Opaque, arguments: *mut *mut c_void, extra: *mut *mut c_void);
     stream_create, "cuStreamCreate", (stream: *mut Opaque, flags: c_uint);
     stream_destroy, "cuStreamDestroy_v2", (stream: Opaque);

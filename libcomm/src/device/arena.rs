@@ -29,7 +29,7 @@ pub(crate) struct Arena {
     pub(crate) push_at: u64,
     pub(crate) push_bytes: u64,
     pub(crate) flags_at: u64,
-    /// For one parity.
+    /// For one parity; as many again say what has been sent.
     pub(crate) flags: u64,
     /// Slots of the copy engine.
     pub(crate) copy_at: u64,
@@ -55,7 +55,7 @@ impl Arena {
         let push_bytes = if ranks == 2 { (memory_bytes / 1024 / MIB * MIB).clamp(8 * MIB, 64 * MIB) } else { 0 };
         let flags = push_bytes / LEAST_PIECE;
         let flags_at = bulk_at + 2 * bulk_bytes;
-        let push_at = (flags_at + 2 * 8 * flags).next_multiple_of(MIB);
+        let push_at = (flags_at + 4 * 8 * flags).next_multiple_of(MIB);
         let copy_at = push_at + 2 * push_bytes;
         let bytes = copy_at + COPY_SLOTS * copy_slot_bytes;
         Arena {
@@ -99,7 +99,7 @@ mod tests {
                 assert!(arena.wide_at >= arena.ll_at + 2 * u64::from(ranks) * arena.ll_bytes);
                 assert!(arena.bulk_at >= arena.wide_at + 2 * arena.wide_bytes);
                 assert_eq!(arena.flags_at, arena.bulk_at + 2 * arena.bulk_bytes);
-                assert!(arena.push_at >= arena.flags_at + 16 * arena.flags);
+                assert!(arena.push_at >= arena.flags_at + 32 * arena.flags);
                 assert_eq!(arena.copy_at, arena.push_at + 2 * arena.push_bytes);
                 assert_eq!(arena.bytes, arena.copy_at + COPY_SLOTS * arena.copy_slot_bytes);
                 for offset in [arena.ll_at, arena.ll_bytes, arena.wide_at, arena.wide_bytes, arena.bulk_at] {

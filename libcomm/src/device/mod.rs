@@ -74,6 +74,14 @@ struct Common {
     prove: Function,
 }
 
+impl Common {
+    fn load(context: Context) -> Result<Common, CudaError> {
+        let module = load(context, "common")?;
+        let function = |name: &str| module.function(name);
+        Ok(Common { copy_begin: function("copy_begin")?, copy_wait: function("copy_wait")?, prove: function("prove")? })
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Kernels {
     ll: Function,
@@ -81,6 +89,21 @@ struct Kernels {
     push: Function,
     copy: Function,
     ring: Function,
+}
+
+impl Kernels {
+    fn load(context: Context, data_type: DataType) -> Result<Kernels, CudaError> {
+        let name = data_type.to_string();
+        let module = load(context, &name)?;
+        let function = |kind: &str| module.function(&format!("{kind}_{name}"));
+        Ok(Kernels {
+            ll: function("ll")?,
+            ll128: function("ll128")?,
+            push: function("push")?,
+            copy: function("copy")?,
+            ring: function("ring")?,
+        })
+    }
 }
 
 /// One call, as the caller made it.
@@ -167,7 +190,12 @@ impl Device {
         let (blocks, threads, stream) = (plan.blocks, plan.threads, call.stream);
         let function = match plan.path {
             Path::Ll => kernels.ll,
-            Path::Ll128 => kernels.ll128,
+            Path::Ll128 => {
+                if call.send == call.recv {
+                    args.push_warps = 0; // a warp overwrites only what it has sent itself
+                }
+                kernels.ll128
+            }
             Path::Push => {
                 args.slot = plan.piece;
                 kernels.push
@@ -260,7 +288,11 @@ impl Device {
         // SAFETY: the caller's buffer, a slot of the peer's that is free by now, and words of both arenas.
         unsafe {
             driver.copy_device_async(peer + chunk.slot, args.send + chunk.at, chunk.bytes as usize, stream)?;
-            driver.copy_device_async(arrived, own + args::COPIES_AT, 8, stream)
+            driver.copy_device_async(arrived, own + args::COPIES_AT, 8, stream)?;
+            match args.send == args.recv {
+                true => driver.copy_device_async(arrived - peer + own, own + args::COPIES_AT, 8, stream),
+                false => Ok(()),
+            }
         }
     }
 
@@ -284,16 +316,7 @@ impl Device {
         if let Some(kernels) = self.kernels[place] {
             return Ok(kernels);
         }
-        let name = data_type.to_string();
-        let module = load(self.context, &name)?;
-        let function = |kind: &str| module.function(&format!("{kind}_{name}"));
-        let kernels = Kernels {
-            ll: function("ll")?,
-            ll128: function("ll128")?,
-            push: function("push")?,
-            copy: function("copy")?,
-            ring: function("ring")?,
-        };
+        let kernels = Kernels::load(self.context, data_type)?;
         self.kernels[place] = Some(kernels);
         Ok(kernels)
     }
@@ -366,7 +389,7 @@ fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
         }
         args::TROUBLE_LEFT => CommError::RankLeft { rank: peer, call },
         args::TROUBLE_TIMEOUT => {
-            CommError::DeviceTimeout { rank: peer, epoch: record.epoch, block: record.block, call }
+            CommError::DeviceTimeout { rank: peer, epoch: record.epoch, block: record.block, chunk: record.chunk, call }
         }
         kind => CommError::Internal(format!("a kernel reports trouble of kind {kind}")),
     }

@@ -84,7 +84,7 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
     };
     let wanted = match forced {
         Some(path) => path,
-        None if bytes <= if pair { 256 * KIB } else { 128 * KIB } => Path::Ll,
+        None if bytes <= if pair { 64 * KIB } else { 128 * KIB } => Path::Ll,
         None if bytes <= 2 * MIB => Path::Ll128,
         None if bytes <= 64 * MIB => Path::Push,
         None => Path::Copy,
@@ -121,7 +121,8 @@ fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
             Plan { push_warps, blocks: blocks(units.div_ceil(16)), ..base }
         }
         Path::Push => Plan { blocks: all, push_warps: 8, ..base },
-        Path::Copy => Plan { blocks: all, push_warps: 4, share: (bytes / 6).min(8 * MIB), ..base },
+        // Room is left on the multiprocessors for the kernels that wait for slots.
+        Path::Copy => Plan { blocks: all.saturating_sub(4).max(1), push_warps: 4, share: (bytes / 6).min(8 * MIB), ..base },
         Path::Ring => Plan { blocks: blocks(bytes.div_ceil(64 * KIB)).min(most / 2).max(1), ..base },
         Path::Staged => base,
     }

@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use kernels::args::Args;
+use kernels::args::{self, Args};
 
 use super::arena::Arena;
 use super::plan::Machine;
-use super::{Common, Device, Peer, load, register_segment};
+use super::{Common, Device, Kernels, Peer, register_segment};
 use crate::cuda::{Context, CudaError, DeviceBuffer, Driver, Event, Handle, HostBuffer, PeerBuffer, Stream, StreamRef};
 use crate::error::CommError;
 use crate::shm::mailbox::Exchanged;
@@ -152,10 +152,19 @@ pub(crate) fn set_up(
         uuid: context.uuid()?,
         handle: handle.map_or([0; 64], |handle| handle.0),
     };
+    // Loading may wait for all work of the context, so it is done before any kernel of ours can wait for a peer.
+    let common = if around.size > 1 { Some(Common::load(context)?) } else { None };
+    let f32_kernels = if around.size > 1 { Some(Kernels::load(context, DataType::F32)?) } else { None };
+    let mut typed: Vec<Kernels> = Vec::new();
     let mut open = |_: u32, bytes: &[u8]| {
         let theirs = Offer::from_bytes(bytes);
         match offer.reach(&theirs)? {
             Reach::Here => {
+                // Later, a kernel of a rank in this process may be waiting for us.
+                if typed.is_empty() {
+                    let loaded = DataType::ALL.map(|data_type| Kernels::load(context, data_type));
+                    typed = loaded.into_iter().collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+                }
                 if theirs.device != offer.device {
                     let peer = Context::primary(driver, theirs.device as u32).map_err(|error| error.to_string())?;
                     context.enable_peer(&peer).map_err(|error| error.to_string())?;
@@ -217,7 +226,7 @@ pub(crate) fn set_up(
         template,
         peers,
         staged_because,
-        common: None,
+        common,
         kernels: [None; DataType::ALL.len()],
         record,
         staging: None,
@@ -228,6 +237,10 @@ pub(crate) fn set_up(
         _segment: segment.ok(),
         arena,
     };
+    device.kernels[DataType::F32 as usize - 1] = f32_kernels;
+    for (place, kernels) in device.kernels.iter_mut().zip(typed) {
+        *place = Some(kernels);
+    }
     if around.size > 1 && device.staged_because.is_none() {
         let proven = device.prove();
         let mut verdict = |_: u32, bytes: &[u8]| match bytes[0] {
@@ -261,28 +274,20 @@ impl Device {
     /// Writes a pattern to every peer and checks what came, both ways at once.
     fn prove(&mut self) -> Result<(), String> {
         let text = |error: CudaError| error.to_string();
-        let module = load(self.context, "common").map_err(text)?;
-        let common = Common {
-            copy_begin: module.function("copy_begin").map_err(text)?,
-            copy_wait: module.function("copy_wait").map_err(text)?,
-            prove: module.function("prove").map_err(text)?,
-        };
-        let wrong = DeviceBuffer::new(self.context, 8).map_err(text)?;
-        wrong.fill(0, 8, 0).map_err(text)?;
-        let stream = Stream::new(self.context).map_err(text)?;
+        let common = self.common.as_ref().ok_or("the kernels are not loaded")?;
+        let stream = self.streams[0].0.get();
         let args = Args {
             count: PROOF_BYTES,
-            recv: wrong.address(),
+            recv: self.arena.address() + args::PROOF_AT,
             limit_ns: PROOF_LIMIT.as_nanos() as u64,
             signature: u64::MAX,
             ..self.template
         };
-        // SAFETY: the arguments hold arenas of ours and the peers', and the count just allocated; waited for below.
-        unsafe { common.prove.launch(8, 512, stream.get(), &args) }.map_err(text)?;
-        stream.get().synchronize(self.context.driver()).map_err(text)?;
+        // SAFETY: the arguments hold arenas of ours and the peers'.
+        unsafe { common.prove.launch(8, 512, stream, &args) }.map_err(text)?;
+        stream.synchronize(self.context.driver()).map_err(text)?;
         let mut count = [0u64];
-        wrong.read(0, &mut count).map_err(text)?;
-        self.common = Some(common);
+        self.arena.read(args::PROOF_AT as usize, &mut count).map_err(text)?;
         match count[0] {
             0 => Ok(()),
             count => {
