@@ -8,6 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::batch::script::{self, ScriptArgs};
 use crate::cli::{Args, FileArgs, PartArgs};
+use crate::doctor::watch;
 use crate::experiment::args::SweepArgs;
 use crate::job::file::KEYS;
 use crate::job::merge::Request;
@@ -33,6 +34,8 @@ pub enum Command {
     Topo(Box<TopoArgs>),
     /// Examine the machine.
     Doctor(Box<DoctorArgs>),
+    /// Look at the machine below this directory for another prun.
+    Watch(PathBuf),
     /// Become this compiler command (`prun cc`).
     Compile(Vec<OsString>),
 }
@@ -53,6 +56,7 @@ pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
         "plan" => word(first, rest(), Command::Plan),
         "topo" => word(first, rest(), Command::Topo),
         "doctor" => word(first, rest(), Command::Doctor),
+        watch::WORD => Ok(Command::Watch(rest().next().unwrap_or_else(|| "/".into()).into())),
         "signals" => only_word(&arguments).map(|()| Command::Print(signals::text())),
         "completions" => completions::script(rest().collect()).map(Command::Print),
         "man" => only_word(&arguments).map(|()| Command::Print(man::page())),
@@ -142,12 +146,14 @@ fn script(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Resul
     let named = std::iter::once(OsString::from("prun script")).chain(arguments).collect::<Vec<_>>();
     match parsed::<ScriptArgs>(&named) {
         Ok(args) => {
-            let directory = std::env::current_dir().map_err(|cause| Refused::new("the working directory is gone").because(cause))?;
+            let directory = std::env::current_dir()
+                .map_err(|cause| Refused::new("the working directory is gone").because(cause))?;
             let script = script::script(&args, directory.as_os_str(), inherited)?;
             Ok(Command::Script(script, args.to))
         }
-        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Err(Refused::new("which batch system is the script for?")
-            .try_instead("--slurm, --pbs, --torque or --lsf")),
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
+            Err(Refused::new("which batch system is the script for?").try_instead("--slurm, --pbs, --torque or --lsf"))
+        }
         Err(error) => printed_or_refused(error),
     }
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use launcher::command::{self, Command};
 use launcher::refused::Refused;
 use launcher::run::{self, Done};
-use launcher::{exit, experiment, machine};
+use launcher::{doctor, exit, experiment, machine};
 
 fn main() -> ExitCode {
     let inherited: Vec<_> = std::env::vars_os().collect();
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Ok(Command::Sweep(args)) => experiment::enter::run(&args, &inherited),
         Ok(Command::Script(script, None)) => Ok(print(&script)),
         Ok(Command::Script(script, Some(path))) => write_script(&script, &path),
+        Ok(Command::Watch(root)) => Ok(doctor::watch::helper(&root)),
         Ok(Command::Plan(args)) => machine::plan::run(&args, &inherited).map(shown),
         Ok(Command::Topo(args)) => machine::topo::run(&args).map(shown),
         Ok(Command::Doctor(args)) => machine::diagnose::run(&args).map(shown),
@@ -53,8 +54,11 @@ fn print(text: impl AsRef<[u8]>) -> u8 {
 }
 
 fn write_script(script: &[u8], path: &Path) -> Result<u8, Refused> {
-    let written = std::fs::write(path, script).and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o755)));
-    written.map(|()| exit::SUCCESS).map_err(|cause| Refused::new(format!("cannot write {}", path.display())).because(cause))
+    let written =
+        std::fs::write(path, script).and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o755)));
+    written
+        .map(|()| exit::SUCCESS)
+        .map_err(|cause| Refused::new(format!("cannot write {}", path.display())).because(cause))
 }
 
 /// Returns only if the compiler cannot be started.

@@ -78,7 +78,7 @@ fn attempts(
         }
         log::debug!("variables of another world that the ranks do not get: {:?}", plan.removed);
         let _hold = hold(&plan, node);
-        let setting = Setting { signals, host: &context.hostname, restart, json };
+        let setting = Setting { signals, host: &context.hostname, restart, json, watched: watched(job, &plan) };
         let Outcome { code, rank_failed } = supervise::attempt(job, plan.node, &setting)
             .map_err(|error| Refused::new(without_prefix(&error.to_string())))?;
         if !rank_failed || restart >= job.ending.max_restarts {
@@ -97,6 +97,15 @@ fn attempts(
             return Ok(128 + signal);
         }
     }
+}
+
+/// The GPUs of the job with their ranks, if they are to be looked at while it runs.
+fn watched(job: &Job, plan: &placement::Plan) -> Vec<(usize, Vec<u32>)> {
+    if job.placement.watch == Some(false) {
+        return Vec::new();
+    }
+    let ranks = |at: usize| (0u32..).zip(&plan.gpus.of_rank).filter(move |(_, its)| **its == at).map(|(rank, _)| rank);
+    plan.gpus.seen.iter().enumerate().map(|(at, unit)| (unit.gpu, ranks(at).collect())).collect()
 }
 
 /// Tells other jobs which GPUs and which cores this one has. Ranks that may use all CPUs hold none.

@@ -4,8 +4,9 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tests::{Prun, built};
 
@@ -131,4 +132,37 @@ fn the_doctor_examines_this_machine_and_a_collection_of_it() {
     assert_eq!(prun(&["doctor", "--during", "100ms", "--collect", directory, "--anonymous"]).1, Some(0));
     let (there, _) = prun(&["doctor", "--from", directory]);
     assert!(there.contains("prun doctor: "), "{there}");
+}
+
+#[test]
+fn the_helper_that_watches_a_machine_sees_a_link_fall_and_ends_with_its_input() {
+    let scratch = tests::Scratch::new();
+    let write = |path: &str, text: &str| {
+        let path = scratch.join(path);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("a writable scratch directory");
+        fs::write(path, text).expect("a writable scratch directory");
+    };
+    let device = "sys/bus/pci/devices/0000:41:00.0";
+    write("proc/driver/nvidia/gpus/0000:41:00.0/information", "Device Minor: 0\n");
+    write("dev/nvidia0", "");
+    write(&format!("{device}/class"), "0x030200\n");
+    write(&format!("{device}/current_link_speed"), "32.0 GT/s PCIe\n");
+    write(&format!("{device}/current_link_width"), "16\n");
+    let mut helper = Command::new(built("prun"))
+        .arg("watch-machine")
+        .arg(scratch.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("prun is built");
+    let mut lines = BufReader::new(helper.stdout.take().expect("piped")).lines();
+    let mut next =
+        || lines.next().map(|line| serde_json::from_str::<serde_json::Value>(&line.expect("text")).expect("JSON"));
+    let first = next().expect("a look");
+    assert_eq!(first["gpus"][0]["device"]["link"]["width"], 16);
+    write(&format!("{device}/current_link_width"), "8\n");
+    drop(helper.stdin.take());
+    let last = next().expect("a last look");
+    assert_eq!(last["gpus"][0]["device"]["link"]["width"], 8);
+    assert!(next().is_none() && helper.wait().expect("our child").success());
 }

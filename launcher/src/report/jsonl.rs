@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rankd::proto::{ExitStatus, FromNode, NodePlan, ReportReason, Usage};
 use serde_json::{Value, json};
 
+use crate::doctor::watch::Change;
 use crate::job::{Job, JsonTarget};
 use crate::refused::Refused;
 use crate::supervise::signals::signal_name;
@@ -87,6 +88,12 @@ impl Jsonl {
     /// prun got a signal.
     pub fn signal(&self, signal: i32) {
         self.write(json!({ "event": "signal", "signal": signal_name(signal), "after_s": self.after() }));
+    }
+
+    /// A GPU or its link changed.
+    pub fn machine(&self, change: &Change) {
+        let line = json!({ "event": "machine", "gpu": change.gpu, "kind": change.kind, "what": change.what, "fault": change.is_fault, "after_s": self.after() });
+        self.write(line);
     }
 
     /// rankd said something.

@@ -17,7 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 
-use crate::job::Job;
+use crate::doctor::watch::{self, Change, Watcher};
+use crate::job::{Job, OnFault};
 use crate::output::{self, ChildStdio, Finished, OutputError, OwnStdio, RunningRelay, Spec};
 use crate::report::jsonl::Jsonl;
 use signals::Signals;
@@ -59,6 +60,8 @@ pub struct Setting<'a> {
     pub restart: u32,
     /// Where JSON lines go.
     pub json: Option<&'a Jsonl>,
+    /// GPUs to look at meanwhile, each with its ranks; none: nobody looks.
+    pub watched: Vec<(usize, Vec<u32>)>,
 }
 
 /// Runs `plan` to its end and tells the user how it ended.
@@ -90,9 +93,18 @@ pub fn attempt(job: &Job, plan: NodePlan, setting: &Setting<'_>) -> Result<Outco
             return Err(error.into());
         }
     };
-    let mut supervisor =
-        Supervisor { node, reader: FrameReader::default(), relay, signals: setting.signals, json: setting.json };
+    let mut supervisor = Supervisor {
+        node,
+        reader: FrameReader::default(),
+        relay,
+        signals: setting.signals,
+        json: setting.json,
+        watcher: if setting.watched.is_empty() { None } else { Watcher::start() },
+        watched: &setting.watched,
+        on_fault: job.placement.on_fault,
+    };
     supervisor.watch(&mut state);
+    supervisor.finish_watching(&mut state);
     let finished = supervisor.finish(&mut state);
     say_how_it_ended(job, &state, &finished, setting, started);
     Ok(Outcome { code: state.exit_code(), rank_failed: matches!(state.verdict(), Some((Cause::Rank { .. }, _))) })
@@ -140,6 +152,9 @@ struct Supervisor<'a> {
     relay: RunningRelay,
     signals: &'a Signals,
     json: Option<&'a Jsonl>,
+    watcher: Option<Watcher>,
+    watched: &'a [(usize, Vec<u32>)],
+    on_fault: OnFault,
 }
 
 impl Supervisor<'_> {
@@ -155,8 +170,11 @@ impl Supervisor<'_> {
             if !sink_failed {
                 fds.push(PollFd::from_borrowed_fd(failure_fd, PollFlags::IN));
             }
+            let watching = self.watcher.as_ref().and_then(Watcher::fd);
+            fds.extend(watching.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             wait(&mut fds, state.next_deadline());
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let mut ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let machine_changed = watching.is_some() && ready.pop() == Some(true);
             drop(fds);
             // Signals first: a Ctrl-C that comes with a rank's death is the reason for it.
             if ready[0] {
@@ -174,7 +192,38 @@ impl Supervisor<'_> {
                     self.take(state, Event::SinkFailed(failure));
                 }
             }
+            if machine_changed {
+                let changes = self.watcher.as_mut().map(Watcher::read).unwrap_or_default();
+                self.tell_changes(state, &changes);
+            }
             self.take(state, Event::Tick);
+        }
+    }
+
+    /// Says what changed on the machine; a fault ends the job where that was asked for.
+    fn tell_changes(&mut self, state: &mut JobState, changes: &[Change]) {
+        for change in changes {
+            self.relay.note(&watch::sentence(change, self.watched));
+            self.json.inspect(|json| json.machine(change));
+        }
+        if self.on_fault == OnFault::Abort && changes.iter().any(|change| change.is_fault) {
+            self.relay.note("prun: ending the job, as --on-fault abort asks for");
+            self.take(state, Event::Signal(libc::SIGTERM));
+        }
+    }
+
+    /// The last look at the machine, and how many changes there were.
+    fn finish_watching(&mut self, state: &mut JobState) {
+        let Some(watcher) = self.watcher.take() else { return };
+        let (new, all) = watcher.finish();
+        self.tell_changes(state, &new);
+        if let Some(first) = all.first() {
+            let count = all.len();
+            let s = if count == 1 { "" } else { "s" };
+            self.relay.note(&format!(
+                "prun: the machine changed while the job ran ({count} change{s}, first: {})",
+                first.what
+            ));
         }
     }
 
