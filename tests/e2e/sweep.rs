@@ -469,6 +469,29 @@ fn programs_report_figures_through_libcomm() {
 }
 
 #[test]
+fn every_ready_experiment_can_be_read_and_the_small_ones_run() {
+    let scratch = Scratch::new();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/sweeps");
+    let mut count = 0;
+    for entry in fs::read_dir(&directory).expect("configs/sweeps") {
+        let path = entry.expect("a file").path().display().to_string();
+        sweep(&scratch, [path.as_str(), "--dry-run"]).run().expect_code(0);
+        count += 1;
+    }
+    assert!(count >= 8, "{count}");
+    let path = |name: &str| directory.join(name).display().to_string();
+    let programs = built("prun").parent().expect("a directory").display().to_string();
+    let with_path = |prun: Prun| prun.env("PATH", format!("{programs}:{}", std::env::var("PATH").unwrap_or_default()));
+    with_path(sweep(&scratch, [&path("hello.toml"), "-n", "1,2", "-r", "2", "-q"])).run().expect_code(0);
+    let chaos = with_path(sweep(&scratch, [&path("chaos.toml"), "-r", "1", "-p", "ranks=2", "-q"])).run();
+    chaos.expect_code(0);
+    assert!(chaos.out().starts_with("chaos: 4 combinations, 4 trials; clean_after_ms"), "{}", chaos.out());
+    let soak = with_path(sweep(&scratch, [&path("soak.toml"), "-r", "2", "-p", "ranks=2", "--json", "-", "-q"])).run();
+    soak.expect_code(0);
+    assert!(json(&soak.out())["rows"][0]["description"]["median"].as_f64() > Some(1.0), "{}", soak.out());
+}
+
+#[test]
 fn precision_and_budget_decide_how_often() {
     let scratch = Scratch::new();
     let ended = sweep(

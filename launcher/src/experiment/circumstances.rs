@@ -1,14 +1,19 @@
 //! Under which circumstances a trial ran: what stays the same for a sweep ([`Setting`]), and what may change from one
 //! moment to the next ([`Moment`]). What cannot be read is left out, never guessed.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::topology::{GpuState, nvml};
 
 /// Variables with these beginnings change how programs of this kind run.
 const BEGINNINGS: [&str; 24] = [
@@ -95,6 +100,18 @@ pub struct Moment {
     /// Links of GPUs and network cards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Link>,
+    /// Clocks, temperatures and the like of NVIDIA GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuNow>,
+}
+
+/// A GPU at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GpuNow {
+    /// Its address.
+    pub device: String,
+    /// What it is doing.
+    pub state: GpuState,
 }
 
 /// A PCIe link.
@@ -151,6 +168,55 @@ pub struct Watch {
     root: PathBuf,
     devices: Vec<PathBuf>,
     throttles: Vec<PathBuf>,
+    driver: Option<Driver>,
+}
+
+/// The NVIDIA driver, asked on a thread of its own: with a broken GPU it may never answer.
+#[derive(Debug)]
+struct Driver {
+    ask: Sender<()>,
+    answers: Receiver<Vec<GpuNow>>,
+    gave_up: Cell<bool>,
+}
+
+/// The first answer may take as long as the driver needs to wake GPUs.
+const DRIVER_LIMIT: Duration = Duration::from_secs(10);
+
+impl Driver {
+    /// `None` where there is no driver.
+    fn load(root: &Path) -> Option<Driver> {
+        if !root.join("dev/nvidiactl").exists() {
+            return None;
+        }
+        let (ask, asked) = channel();
+        let (answer, answers) = channel();
+        std::thread::Builder::new()
+            .name("nvml".into())
+            .spawn(move || {
+                let nvml = nvml_wrapper::Nvml::init().ok();
+                for () in asked {
+                    let found = nvml.as_ref().map(nvml::states).unwrap_or_default();
+                    let now = found.into_iter().filter_map(|found| {
+                        Some(GpuNow { device: found.gpu.address?.to_string(), state: found.gpu.state? })
+                    });
+                    if answer.send(now.collect()).is_err() {
+                        break;
+                    }
+                }
+            })
+            .ok()?;
+        Some(Driver { ask, answers, gave_up: Cell::new(false) })
+    }
+
+    fn now(&self) -> Vec<GpuNow> {
+        if self.gave_up.get() || self.ask.send(()).is_err() {
+            return Vec::new();
+        }
+        self.answers.recv_timeout(DRIVER_LIMIT).unwrap_or_else(|_| {
+            self.gave_up.set(true);
+            Vec::new()
+        })
+    }
 }
 
 impl Watch {
@@ -171,6 +237,7 @@ impl Watch {
             root: root.into(),
             devices: entries(&root.join("sys/bus/pci/devices")).into_iter().filter(watched).collect(),
             throttles,
+            driver: Driver::load(root),
         }
     }
 
@@ -187,6 +254,7 @@ impl Watch {
             governor: line(&frequency.join("scaling_governor")),
             throttled: if self.throttles.is_empty() { None } else { throttles.sum() },
             links: self.devices.iter().map(|device| link(device)).collect(),
+            gpus: self.driver.as_ref().map(Driver::now).unwrap_or_default(),
         }
     }
 }

@@ -54,6 +54,7 @@ pub fn marks(trials: &[Trial], cpus: usize) -> Vec<Vec<Mark>> {
             {
                 mark(Kind::Throttled, format!("CPUs were slowed down by heat {} times", after - before));
             }
+            gpu_changes(trial).into_iter().for_each(|(kind, what)| mark(kind, what));
             if let Some(busy) = other_load(trial).filter(|busy| *busy > OTHER_LOAD * cpus as f64) {
                 mark(Kind::OtherLoad, format!("other programs kept {busy:.1} of {cpus} CPUs busy"));
             }
@@ -157,11 +158,31 @@ fn errors(trial: &Trial) -> Vec<String> {
     changes
 }
 
+/// GPUs that ran slower than they could, other than at their power limit, where a busy one just is; and packets that
+/// had to be sent again.
+fn gpu_changes(trial: &Trial) -> Vec<(Kind, String)> {
+    let mut changes = Vec::new();
+    for after in &trial.after.gpus {
+        let reasons: Vec<&str> =
+            after.state.throttled.iter().map(String::as_str).filter(|why| *why != "power limit").collect();
+        if !reasons.is_empty() {
+            changes.push((Kind::Throttled, format!("GPU {} ran slower: {}", after.device, reasons.join(", "))));
+        }
+        let before = trial.before.gpus.iter().find(|before| before.device == after.device);
+        let replays = before.and_then(|before| before.state.replays).zip(after.state.replays);
+        if let Some((before, now)) = replays.filter(|(before, now)| now > before) {
+            changes.push((Kind::Errors, format!("GPU {} sent {} packets again", after.device, now - before)));
+        }
+    }
+    changes
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::circumstances::{Git, Link};
+    use super::super::circumstances::{Git, GpuNow, Link};
     use super::super::journal::tests::{header, trial};
     use super::*;
+    use crate::topology::GpuState;
 
     fn link(width: u32, speed: &str, errors: u64) -> Vec<Link> {
         vec![Link {
@@ -205,6 +226,23 @@ mod tests {
         (alone.before.busy_s, alone.after.busy_s) = (Some(100.0), Some(101.0));
         let trials = [hot, loaded, short, alone];
         assert_eq!(kinds(&trials), [vec![Kind::Throttled], vec![Kind::OtherLoad], vec![], vec![]]);
+    }
+
+    #[test]
+    fn a_hot_gpu_and_packets_sent_again_are_marked() {
+        let header = header(&["n=2"]);
+        let gpu = |throttled: &[&str], replays| {
+            let throttled = throttled.iter().map(|why| why.to_string()).collect();
+            vec![GpuNow {
+                device: "0000:01:00.0".into(),
+                state: GpuState { throttled, replays: Some(replays), ..GpuState::default() },
+            }]
+        };
+        let mut trial = trial(&header, 0, 0, 1.0);
+        (trial.before.gpus, trial.after.gpus) = (gpu(&[], 3), gpu(&["power limit"], 3));
+        assert!(kinds(std::slice::from_ref(&trial))[0].is_empty());
+        trial.after.gpus = gpu(&["temperature"], 5);
+        assert_eq!(kinds(&[trial])[0], [Kind::Throttled, Kind::Errors]);
     }
 
     #[test]
