@@ -63,5 +63,9 @@ install: build
 simulate:
 	$(CARGO) test -p launcher --release --lib -- --ignored --nocapture experiment::stats
 
+# Random text for each parser, ten minutes each.
+fuzz:
+	tests/fuzz.sh
+
 clean:
 	$(CARGO) clean

@@ -128,4 +128,11 @@ mod tests {
         let held = Held::parse(text);
         assert_eq!((held.gpus.len(), held.cpus), (0, vec![("0-3".parse().unwrap(), "ab".to_owned())]));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_of_other_sockets_is_passed_over(text in "( @prun-|gpu|cpus|/|0-3|0000:01:00.0|@|\n|[a-z0-9 ]){0,30}") {
+            let _ = Held::parse(&text);
+        }
+    }
 }

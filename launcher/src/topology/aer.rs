@@ -181,4 +181,12 @@ mod tests {
             assert!(!meaning(name).0.contains("no words"), "{name}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_gives_counts(text in "([A-Za-z_]{0,8}| |[0-9]{0,25}|\n){0,30}") {
+            let counts = read(&text);
+            let _ = (Aer::total(&Some(counts.clone())), growth(&counts, &read(&text)));
+        }
+    }
 }

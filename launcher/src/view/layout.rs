@@ -438,4 +438,11 @@ mod tests {
         assert_eq!(nccl_rings(text), [vec![0, 2, 1], vec![1, 0]]);
         assert!(nccl_rings("nothing <channel <gpu").is_empty());
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_has_rings_or_none(text in "(<channel|</channel>|<gpu |dev=|\"|[0-9]|>){0,30}") {
+            let _ = nccl_rings(&text);
+        }
+    }
 }
