@@ -43,6 +43,26 @@ fn jobs_under_a_real_slurm() {
     assert!(!text.contains("SIGKILL"), "{text}");
 }
 
+#[test]
+#[ignore = "Slurm's shortest limit is a minute, and it looks every 30 s: make soak"]
+fn the_time_limit_leaves_ranks_time_to_save_and_nothing_behind() {
+    let slurm = Slurm::start();
+    let saves = Scratch::script_in(
+        &slurm,
+        "saves",
+        "trap 'sleep 1; echo saved; exit 0' TERM; setsid sleep 300 & echo ready; while :; do sleep 0.05; done",
+    );
+    let mark = new_mark();
+    let export = format!("--export=ALL,PRUN_TEST_MARK={mark}");
+    let job = slurm.submit(&[&export, "--time=1", "--output=limit.out", &example("job.sbatch"), &saves]);
+    slurm.until_after(std::time::Duration::from_secs(150), "the limit ends the job", |slurm| {
+        slurm.field(&job, "JobState").eq("TIMEOUT").then_some(())
+    });
+    let text = fs::read_to_string(slurm.path().join("limit.out")).expect("its output");
+    assert_eq!(text.matches("saved").count(), 2, "{text}");
+    eventually("nothing is left", || marked(&mark).is_empty().then_some(()));
+}
+
 /// Made by prun: 1 minute, warned 60 s before its end, which is at once.
 fn limited_script(slurm: &Slurm) -> String {
     let program = "trap 'echo warned $PRUN_RANK' USR1; trap 'echo terminated; exit 0' TERM; echo ready; while :; do sleep 0.05; done";

@@ -137,8 +137,13 @@ impl Slurm {
     }
 
     /// Panics with the logs if it takes too long.
-    pub fn until<T>(&self, what: &str, mut attempt: impl FnMut(&Slurm) -> Option<T>) -> T {
-        let deadline = Instant::now() + SLOW;
+    pub fn until<T>(&self, what: &str, attempt: impl FnMut(&Slurm) -> Option<T>) -> T {
+        self.until_after(SLOW, what, attempt)
+    }
+
+    /// The same with another patience.
+    pub fn until_after<T>(&self, patience: Duration, what: &str, mut attempt: impl FnMut(&Slurm) -> Option<T>) -> T {
+        let deadline = Instant::now() + patience;
         loop {
             if let Some(found) = attempt(self) {
                 return found;
