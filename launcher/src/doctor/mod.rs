@@ -135,7 +135,10 @@ pub fn exit_code(findings: &[Finding]) -> u8 {
 /// The findings for people.
 pub fn text(examined: &Examination, findings: &[Finding]) -> String {
     use std::fmt::Write;
-    let mut text = String::new();
+    let mut text = crate::view::text::headline(&examined.machine);
+    if let Some(nccl) = examined.host.as_ref().and_then(|host| host.nccl.as_ref()) {
+        let _ = writeln!(text, "NCCL {nccl}");
+    }
     for finding in findings {
         let _ = writeln!(text, "{}: {}: {}", finding.level, finding.place, finding.what);
         if !finding.evidence.is_empty() {

@@ -7,7 +7,7 @@ use crate::exit;
 use crate::surface::{help, signals};
 
 /// Variables that each rank finds.
-const VARIABLES: [(&str, &str); 12] = [
+const VARIABLES: [(&str, &str); 17] = [
     ("PRUN_RANK, RANK", "the number of the rank, from 0"),
     ("PRUN_SIZE, WORLD_SIZE", "how many ranks the job has"),
     ("PRUN_LOCAL_RANK, LOCAL_RANK", "the number of the rank on its node"),
@@ -16,6 +16,14 @@ const VARIABLES: [(&str, &str); 12] = [
     ("PRUN_JOB_ID", "the same for all ranks of a job, and new for each start"),
     ("PRUN_RESTART_COUNT", "how often --max-restarts started this job again"),
     ("MASTER_ADDR, MASTER_PORT", "this machine and a free port, for torch's env:// and its like"),
+    (
+        "CUDA_VISIBLE_DEVICES",
+        "the GPUs of the job by UUID, the same for all ranks, so that the number of a rank's GPU is its local rank",
+    ),
+    ("PRUN_GPU", "the number of the rank's GPU among those"),
+    ("PRUN_RING", "local ranks in the order in which data should go round the GPUs"),
+    ("PRUN_RANKS_PER_GPU", "with --share-gpus: how many ranks have the same GPU at most"),
+    ("OMP_NUM_THREADS", "the number of cores that the rank is bound to, if it is bound and nobody set another"),
     ("PRUN_VERIFY", "what --verify says"),
     ("PRUN_SEGMENT_FD, PRUN_SOCKET", "how libcomm finds the shared memory of the job"),
     (

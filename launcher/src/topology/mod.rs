@@ -363,7 +363,7 @@ impl Machine {
         });
         let pci = |gpu: usize| {
             let gpu = self.gpus.iter().find(|its| its.index == gpu)?;
-            self.device_of(gpu)?.link.max_gb_s()
+            self.device_of(gpu)?.link.usable_gb_s()
         };
         let slower = match (pci(a), pci(b)) {
             (Some(one), Some(other)) => Some(one.min(other)),

@@ -168,6 +168,11 @@ impl PciLink {
         Some(self.max_speed?.lane_gb_s() * f64::from(self.max_width?))
     }
 
+    /// GB/s each way at best speed with the lanes in use: lost lanes stay lost, and speed comes back under load.
+    pub fn usable_gb_s(&self) -> Option<f64> {
+        Some(self.max_speed?.lane_gb_s() * f64::from(self.width.or(self.max_width)?))
+    }
+
     /// `Gen5 x16`, with `?` for what is not known.
     pub fn shown(&self) -> String {
         shown(self.speed, self.width)

@@ -41,7 +41,8 @@ pub fn machine(machine: &Machine) -> String {
     text
 }
 
-fn headline(machine: &Machine) -> String {
+/// Name, versions, and where this comes from.
+pub fn headline(machine: &Machine) -> String {
     let mut parts = Vec::new();
     if let Some(kernel) = &machine.kernel {
         parts.push(format!("Linux {kernel}"));
