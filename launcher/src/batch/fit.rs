@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{Scheduler, read_here};
 use crate::job::{Ending, Job};
+use crate::refused::Refused;
 
 /// From the system's "please end" to its SIGKILL, unless the site has changed it; and what is left for the last steps.
 const SLURM_KILL_WAIT: Duration = Duration::from_secs(30);
@@ -32,13 +33,16 @@ fn is_sge(inherited: &[(OsString, OsString)]) -> bool {
 
 /// How many ranks a job gets that does not say: the tasks (slots) granted on this machine. One where the system
 /// granted a single task with several CPUs is one.
-pub fn ranks(inherited: &[(OsString, OsString)]) -> Option<u32> {
+///
+/// # Errors
+/// [`Refused`] if the system's variables make no sense: a guess would start the wrong number.
+pub fn ranks(inherited: &[(OsString, OsString)]) -> Result<Option<u32>, Refused> {
     if is_sge(inherited) {
-        return variable(inherited, "NSLOTS")?.parse().ok();
+        return Ok(variable(inherited, "NSLOTS").and_then(|slots| slots.parse().ok()));
     }
-    let grant = read_here(inherited, &hostname()).ok()??;
+    let Some(grant) = read_here(inherited, &hostname())? else { return Ok(None) };
     let alone = grant.nodes.len() <= 1;
-    grant.tasks_here().or(grant.tasks.filter(|_| alone)).filter(|&ranks| ranks > 0)
+    Ok(grant.tasks_here().or(grant.tasks.filter(|_| alone)).filter(|&ranks| ranks > 0))
 }
 
 /// The longest grace period that fits, and who sets it.
@@ -85,12 +89,13 @@ mod tests {
         let table = [
             (format!("SLURM_JOB_ID=1 SLURM_JOB_NODELIST={host} SLURM_TASKS_PER_NODE=3 SLURM_NTASKS=3"), Some(3)),
             ("SGE_ROOT=/sge JOB_ID=4 NSLOTS=5".into(), Some(5)),
-            (format!("LSB_JOBID=1 LSB_MCPU_HOSTS={host}"), None),
             ("HOME=/".into(), None),
         ];
         for (lines, ranks_wanted) in table {
-            assert_eq!(ranks(&inherited(&lines)), ranks_wanted, "{lines}");
+            assert_eq!(ranks(&inherited(&lines)), Ok(ranks_wanted), "{lines}");
         }
+        let odd = ranks(&inherited(&format!("LSB_JOBID=1 LSB_MCPU_HOSTS={host}"))).unwrap_err().to_string();
+        assert!(odd.contains("LSB_MCPU_HOSTS"), "{odd}");
     }
 
     #[test]

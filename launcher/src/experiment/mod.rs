@@ -1,6 +1,6 @@
 //! `prun sweep`: a matrix of parameters, each combination tried several times, and what came of it.
 //!
-//! One direction again: [`args`] and [`file`] → [`spec`] (`Experiment`) → [`matrix`] (`Variant`s) → [`schedule`]
+//! One direction again: [`args`] and [`mod@file`] → [`spec`] (`Experiment`) → [`matrix`] (`Variant`s) → [`schedule`]
 //! (which trial next) → [`trial`] (one start of a job) → [`journal`] (one line each) → [`summary`] → [`show`].
 //!
 //! A trial is a prun of its own: nothing that one trial does to its prun reaches the next, several can run at once,

@@ -89,7 +89,10 @@ fn program(
     // A number before the first program is that program's; it says nothing about the others.
     let ranks = part.ranks.or(if several { None } else { options.np });
     // Inside a batch job its tasks are the answer.
-    let ranks = ranks.or_else(|| if several { None } else { crate::batch::fit::ranks(inherited).map(RankCount) });
+    let ranks = match ranks {
+        None if !several => crate::batch::fit::ranks(inherited)?.map(RankCount),
+        known => known,
+    };
     let Some(RankCount(ranks)) = ranks else {
         let name = name.display();
         return Err(Refused::new(format!("how many ranks shall run {name}?"))
