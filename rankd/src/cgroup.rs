@@ -8,7 +8,16 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::processes::name;
+
+/// What the names of our cgroups begin with.
+const PREFIX: &str = "prun-";
+/// A job's cgroup without a rankd in it that is older than this has nobody who looks after it.
+const ABANDONED_AGE: Duration = Duration::from_secs(10);
 
 /// One directory of the cgroup tree, made by us and removed by whoever is left last.
 #[derive(Debug)]
@@ -88,7 +97,36 @@ impl JobCgroup {
 fn path_of(job_id: &str) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
-    Some(own_directory(&mounts, &membership)?.join(format!("prun-{job_id}")))
+    Some(own_directory(&mounts, &membership)?.join(format!("{PREFIX}{job_id}")))
+}
+
+/// Ends what is left of jobs whose prun, keeper and rankd were all killed at once: the next job in the same cgroup
+/// finds theirs beside its own. Returns how many it removed.
+///
+/// A job that lives has its rankd in its cgroup, but for a moment at its start and its end.
+pub fn remove_abandoned() -> usize {
+    let Some(own) = path_of("") else { return 0 };
+    let Some(entries) = own.parent().and_then(|parent| fs::read_dir(parent).ok()) else { return 0 };
+    let is_old = |path: &Path| {
+        let age = fs::metadata(path).and_then(|status| status.created().or_else(|_| status.modified())).ok();
+        age.and_then(|made| made.elapsed().ok()).is_some_and(|age| age > ABANDONED_AGE)
+    };
+    let jobs = entries.flatten().filter(|entry| entry.file_name().as_bytes().starts_with(PREFIX.as_bytes()));
+    jobs.filter_map(|entry| {
+        let path = entry.path();
+        let directory = File::open(&path).ok().filter(|_| is_old(&path))?;
+        let job = JobCgroup { path, directory };
+        let members = fs::read_to_string(job.path.join("cgroup.procs")).ok()?;
+        // 0 is a member of another pid namespace, whose name cannot be told.
+        let is_watched =
+            |line: &str| line == "0" || line.parse().ok().and_then(name).is_none_or(|name| name == "rankd");
+        if members.lines().any(is_watched) {
+            return None;
+        }
+        job.kill_all();
+        job.remove().then_some(())
+    })
+    .count()
 }
 
 /// Removes a cgroup directory and what a rank made below it.

@@ -10,7 +10,7 @@
 //! | prun and rankd | the same |
 //! | keeper | rankd sees it and ends the job |
 //! | keeper and rankd | the ranks' death signal at once, their descendants by prun |
-//! | all three | the ranks' death signal; their descendants are out of reach |
+//! | all three | the ranks' death signal; their descendants by the next job, where there are cgroups |
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use crate::cgroup::JobCgroup;
+use crate::cgroup::{JobCgroup, remove_abandoned};
 use crate::fork::{Forked, Reaped, keep_only, kill, reap};
 use crate::processes::{descendants, signal_descendants};
 use crate::proto::ExitStatus;
@@ -38,6 +38,9 @@ pub(crate) fn watch(rankd: Forked, lifeline: OwnedFd, cgroup: Option<JobCgroup>,
     #[expect(unsafe_code, reason = "the fork left us copies of descriptors that are not ours")]
     unsafe {
         keep_only(&mut keep);
+    }
+    if cgroup.is_some() {
+        remove_abandoned();
     }
     let code = wait_for_rankd(&rankd, &lifeline, grace);
     end_descendants(cgroup.as_ref());

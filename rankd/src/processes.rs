@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup::JobCgroup;
+use crate::fork::{NextEnded, next_ended};
 use crate::proto::Leftover;
 
 /// What `/proc/<pid>/stat` says of one process, as far as it is needed.
@@ -52,6 +53,11 @@ pub fn signal_descendants(pids: &[i32], signal: Signal, cgroup: Option<&JobCgrou
     }
 }
 
+/// The name of `pid`, as `ps` shows it.
+pub fn name(pid: i32) -> Option<String> {
+    Some(read_stat(pid)?.name)
+}
+
 /// Names and ranks of `pids`, for a message.
 pub fn describe(pids: &[i32]) -> Vec<Leftover> {
     let describe_one = |&pid: &i32| {
@@ -62,25 +68,37 @@ pub fn describe(pids: &[i32]) -> Vec<Leftover> {
     pids.iter().filter_map(describe_one).collect()
 }
 
-/// SIGKILL for children of the calling process whose environment carries this job's id.
-///
-/// The last resort of prun when keeper and rankd are both gone and there is no cgroup: orphans have come to
-/// prun, beside children that are none of the job's (a shell may have had some before it became prun).
-/// Returns whether any was found.
-pub fn kill_own_children_of_job(job_id: &str) -> bool {
-    let own = own_pid();
-    let mut found = false;
-    for (pid, before) in all_stats() {
-        if before.state == 'Z' || before.parent != own || variable(pid, comm::env::JOB_ID).as_deref() != Some(job_id) {
-            continue;
-        }
-        let Some(pinned) = pin(pid) else { continue };
-        if read_stat(pid).is_some_and(|now| now.start == before.start) {
-            found = true;
-            let _ = pidfd_send_signal(&pinned, Signal::KILL);
+/// Children that the calling process had before it started a job: a shell may have had some before it became prun.
+#[derive(Debug, Default)]
+pub struct Bystanders(Vec<(i32, u64)>);
+
+impl Bystanders {
+    /// Those there are now. Almost always none, which costs one system call.
+    pub fn now() -> Bystanders {
+        match next_ended() {
+            NextEnded::NoChildren => Bystanders::default(),
+            _ => Bystanders(children().into_iter().map(|(pid, stat)| (pid, stat.start)).collect()),
         }
     }
-    found
+
+    /// SIGKILL for every other child; false once there is none. What such a child leaves comes to the caller, a
+    /// subreaper, and is killed in the next round.
+    pub fn kill_others(&self) -> bool {
+        let others: Vec<(i32, Stat)> =
+            children().into_iter().filter(|(pid, stat)| !self.0.contains(&(*pid, stat.start))).collect();
+        for (pid, before) in others.iter().filter(|(_, stat)| stat.state != 'Z') {
+            let Some(pinned) = pin(*pid) else { continue };
+            if read_stat(*pid).is_some_and(|now| now.start == before.start) {
+                let _ = pidfd_send_signal(&pinned, Signal::KILL);
+            }
+        }
+        !others.is_empty()
+    }
+}
+
+fn children() -> Vec<(i32, Stat)> {
+    let own = own_pid();
+    all_stats().into_iter().filter(|(_, stat)| stat.parent == own).collect()
 }
 
 fn own_pid() -> i32 {

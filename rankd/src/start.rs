@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::cgroup::JobCgroup;
 use crate::fork::{Fork, Forked, Reaped, become_subreaper, exit_now, fork, reap, set_name};
 use crate::keeper::{self, RankdEnd, rankd_end};
-use crate::processes::kill_own_children_of_job;
+use crate::processes::Bystanders;
 use crate::proto::NodePlan;
 use crate::run;
 
@@ -50,6 +50,7 @@ pub struct Node {
     keeper_end: Option<RankdEnd>,
     _lifeline: OwnedFd,
     job_id: String,
+    bystanders: Bystanders,
 }
 
 /// Starts keeper and rankd for `plan`; rankd starts the ranks at once.
@@ -66,7 +67,7 @@ pub fn start(plan: NodePlan, stdio: Vec<RankStdio>) -> Result<Node, StartError> 
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
             .map_err(failed("socketpair"))?;
     let (keeper_lifeline, lifeline) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("pipe"))?;
-    let job_id = plan.job_id.clone();
+    let (job_id, bystanders) = (plan.job_id.clone(), Bystanders::now());
     // SAFETY: the caller has one thread.
     #[expect(unsafe_code, reason = "fork")]
     let forked = unsafe { fork(None) };
@@ -75,7 +76,9 @@ pub fn start(plan: NodePlan, stdio: Vec<RankStdio>) -> Result<Node, StartError> 
             drop((control, lifeline));
             in_child(|| be_keeper(plan, stdio, rankd_control, keeper_lifeline))
         }
-        Ok(Fork::Parent(keeper)) => Ok(Node { control, keeper, keeper_end: None, _lifeline: lifeline, job_id }),
+        Ok(Fork::Parent(keeper)) => {
+            Ok(Node { control, keeper, keeper_end: None, _lifeline: lifeline, job_id, bystanders })
+        }
         Err(cause) => Err(StartError { call: "clone3", cause }),
     }
 }
@@ -176,32 +179,22 @@ impl Node {
         end
     }
 
-    /// What keeper and rankd could not do since they were killed: end the job's processes that came to us, or
-    /// that still sit in its cgroup. Other children of this process are left alone.
+    /// What keeper and rankd could not do since they were killed: end what has come to us as their orphans, or
+    /// sits in the job's cgroup. Done when no child is left but those we had before: the keeper is reaped, so its
+    /// children are ours by now, and theirs as soon as they are dead.
     fn sweep(&mut self) {
         let give_up = Instant::now() + keeper::KILL_LIMIT;
         let cgroup = JobCgroup::find(&self.job_id);
-        loop {
-            // rankd may still be busy ending the job on its own, after its keeper: its stream closes when it is done.
-            let in_cgroup = cgroup.as_ref().is_some_and(|cgroup| {
-                let any = cgroup.members().is_ok_and(|members| !members.is_empty());
-                if any {
-                    cgroup.kill_all();
-                }
-                any
-            });
-            let found = kill_own_children_of_job(&self.job_id) || in_cgroup;
-            self.reap_orphans();
-            if !found || Instant::now() >= give_up {
+        while Instant::now() < give_up {
+            if let Some(cgroup) = &cgroup {
+                cgroup.kill_all();
+            }
+            while let Reaped::Child { .. } = reap(-1) {}
+            if !self.bystanders.kill_others() {
                 break;
             }
             std::thread::sleep(keeper::KILL_ROUND);
         }
         keeper::remove_cgroup(cgroup);
-    }
-
-    /// Reaps what has ended; prun itself waits for no child but the keeper.
-    fn reap_orphans(&self) {
-        while let Reaped::Child { .. } = reap(-1) {}
     }
 }
