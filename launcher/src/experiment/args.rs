@@ -28,7 +28,7 @@ pub struct SweepArgs {
     #[arg(value_name = "PROGRAM", last = true, value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
 
-    /// Numbers of ranks to try, such as 1,2,4 or 1..8*2; the parameter {n}
+    /// Numbers of ranks to try, such as 1,2,4 or 1..8*2; this parameter is called n
     #[arg(short = 'n', long = "np", value_name = "LIST", help_heading = "What to try")]
     pub np: Option<String>,
 

@@ -12,7 +12,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::circumstances::{Setting, Watch};
 use super::figures::WALL;
 use super::journal::{Header, Journal, State, Trial};
-use super::progress::{Progress, short};
+use super::progress::Progress;
 use super::schedule::{Done, Next, Schedule, TrialKey};
 use super::spec::Experiment;
 use super::trial::{self, Ended, Running};
@@ -236,11 +236,7 @@ impl Sweep<'_> {
         self.any_success |= trial.state == State::Done;
         if trial.state != State::Done {
             let message = trial.message.as_deref().unwrap_or("it failed").trim_start_matches("prun: ");
-            self.progress.say(&format!(
-                "prun: {}: {message} (after {})",
-                trial.parameters,
-                short(Duration::from_secs_f64(trial.total_s))
-            ));
+            self.progress.say(&format!("prun: {}: {message}", trial.parameters));
             let never_ran = trial.ranks.iter().all(|rank| rank.get("after_s").is_none());
             if !self.any_success && never_ran && self.end.is_none() {
                 self.end = Some(End::CannotStart(trial.code));
