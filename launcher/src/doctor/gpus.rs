@@ -14,9 +14,11 @@ pub fn findings(machine: &Machine) -> Vec<Finding> {
 
 /// On the bus, and not in the driver; or in the driver, and not answering.
 fn lost(machine: &Machine) -> Vec<Finding> {
+    // A copy of a machine's files may say nothing about drivers at all.
+    let drivers_told = machine.driver.is_some() || machine.devices.iter().any(|device| device.driver.is_some());
     let on_bus = machine.devices.iter().filter(|device| {
         let known = machine.gpus.iter().any(|gpu| gpu.address == Some(device.address));
-        device.vendor == NVIDIA && device.is_gpu() && !known
+        drivers_told && device.vendor == NVIDIA && device.is_gpu() && !known
     });
     let unused = on_bus.map(|device| {
         let driver = device.driver.as_deref().unwrap_or("none");

@@ -103,6 +103,10 @@ pub struct TopoArgs {
     max_term_width = 100
 )]
 pub struct DoctorArgs {
+    /// Which machine.
+    #[command(flatten)]
+    pub source: Source,
+
     /// As JSON
     #[arg(long)]
     pub json: bool,

@@ -34,6 +34,9 @@ pub fn run(args: &DoctorArgs) -> Result<Done, Refused> {
             }
             Examination { machine, ..Examination::default() }
         }
+        (None, None) if args.source != Source::default() => {
+            Examination { machine: load(&args.source, Detail::Full)?, ..Examination::default() }
+        }
         (None, None) => here(during)?,
     };
     examined.ranks = args.np.map(|RankCount(ranks)| ranks);
