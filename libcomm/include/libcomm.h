@@ -64,7 +64,11 @@ typedef enum {
     COMM_I32 = 7,
     COMM_U32 = 8,
     COMM_I64 = 9,
-    COMM_U64 = 10
+    COMM_U64 = 10,
+    COMM_I16 = 11,
+    COMM_U16 = 12,
+    COMM_E4M3 = 13, /* 8-bit floats, added up in 32 bits; on the host only */
+    COMM_E5M2 = 14
 } comm_type_t;
 
 /*
@@ -77,7 +81,12 @@ typedef enum {
     COMM_PROD = 2,
     COMM_MIN = 3,
     COMM_MAX = 4,
-    COMM_AVG = 5
+    COMM_AVG = 5,
+    COMM_BAND = 6, /* from here on integers only, and on the host only */
+    COMM_BOR = 7,
+    COMM_BXOR = 8,
+    COMM_LAND = 9,
+    COMM_LOR = 10
 } comm_op_t;
 
 /*
@@ -136,6 +145,29 @@ COMM_API comm_result_t comm_allgather(const comm_t *comm, const void *send, void
 /* Puts the root's buffer of count elements into everyone's. */
 COMM_API comm_result_t comm_broadcast(const comm_t *comm, void *buffer, size_t count,
                                       comm_type_t type, int root);
+
+/*
+ * Reduces count elements over all ranks into the root's recv; the others' is
+ * not looked at. In place where send == recv.
+ */
+COMM_API comm_result_t comm_reduce(const comm_t *comm, const void *send, void *recv, size_t count,
+                                   comm_type_t type, comm_op_t op, int root);
+
+/* Reduces over ranks 0 to this one. In place where send == recv. */
+COMM_API comm_result_t comm_scan(const comm_t *comm, const void *send, void *recv, size_t count,
+                                 comm_type_t type, comm_op_t op);
+
+/* Puts the count elements of each rank into the root's recv, in their order. */
+COMM_API comm_result_t comm_gather(const comm_t *comm, const void *send, void *recv, size_t count,
+                                   comm_type_t type, int root);
+
+/* Puts part r, of count elements, of the root's send into rank r's recv. */
+COMM_API comm_result_t comm_scatter(const comm_t *comm, const void *send, void *recv, size_t count,
+                                    comm_type_t type, int root);
+
+/* Puts part i, of count elements, of rank r's send into part r of rank i's recv. */
+COMM_API comm_result_t comm_alltoall(const comm_t *comm, const void *send, void *recv, size_t count,
+                                     comm_type_t type);
 
 /*
  * Zeroed memory that all ranks can reach, at a page: comm_allreduce from and to

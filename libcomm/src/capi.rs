@@ -63,7 +63,7 @@ fn code_of(error: &CommError) -> c_int {
         CommError::Aborted { .. } => ABORTED,
         CommError::Timeout { .. } | CommError::DeviceTimeout { .. } => TIMEOUT,
         CommError::Cuda(_) => DEVICE,
-        CommError::Mismatch { .. } => MISMATCH,
+        CommError::Mismatch { .. } | CommError::CountsDiffer { .. } => MISMATCH,
         CommError::ChunkCorrupt { .. } | CommError::ResultsDiffer { .. } => CORRUPT,
         CommError::Unusable { .. } => UNUSABLE,
         CommError::Forked => FORKED,
@@ -109,6 +109,10 @@ fn data_type(number: c_int, operation: Operation) -> Result<DataType, CommError>
 fn op(number: c_int, operation: Operation) -> Result<Op, CommError> {
     let known = u8::try_from(number).ok().and_then(Op::from_number);
     known.ok_or_else(|| CommError::invalid(operation, format!("{number} is no comm_op_t")))
+}
+
+fn root_at(root: c_int, operation: Operation) -> Result<u32, CommError> {
+    u32::try_from(root).map_err(|_| CommError::invalid(operation, format!("root {root} is no rank")))
 }
 
 /// Joins; see the header.
@@ -289,9 +293,129 @@ pub unsafe extern "C" fn comm_broadcast(
         // SAFETY: the caller's.
         let comm = unsafe { comm_at(comm, call) }?;
         let data_type = data_type(type_, call)?;
-        let root = u32::try_from(root).map_err(|_| CommError::invalid(call, format!("root {root} is no rank")))?;
+        let root = root_at(root, call)?;
         // SAFETY: the caller's.
         unsafe { comm.broadcast_raw(buffer, count, data_type, root) }
+    })
+}
+
+/// Reduces over all ranks into the root; see the header.
+///
+/// # Safety
+/// As for `comm_rank`, and `send` holds `count` elements, and the root's `recv` too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_reduce(
+    comm: *const Comm,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    type_: c_int,
+    op_: c_int,
+    root: c_int,
+) -> c_int {
+    let call = Operation::Reduce;
+    guarded(|| {
+        // SAFETY: the caller's.
+        let comm = unsafe { comm_at(comm, call) }?;
+        let data_type = data_type(type_, call)?;
+        let op = op(op_, call)?;
+        let root = root_at(root, call)?;
+        // SAFETY: the caller's.
+        unsafe { comm.reduce_raw(send, recv, count, data_type, op, root) }
+    })
+}
+
+/// Reduces over ranks 0 to this one; see the header.
+///
+/// # Safety
+/// As for `comm_rank`, and `send` and `recv` hold `count` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_scan(
+    comm: *const Comm,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    type_: c_int,
+    op_: c_int,
+) -> c_int {
+    let call = Operation::Scan;
+    guarded(|| {
+        // SAFETY: the caller's.
+        let comm = unsafe { comm_at(comm, call) }?;
+        let data_type = data_type(type_, call)?;
+        let op = op(op_, call)?;
+        // SAFETY: the caller's.
+        unsafe { comm.scan_raw(send, recv, count, data_type, op) }
+    })
+}
+
+/// Puts everyone's data together at the root; see the header.
+///
+/// # Safety
+/// As for `comm_rank`, and `send` holds `count` elements, and the root's `recv` that many for each rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_gather(
+    comm: *const Comm,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    type_: c_int,
+    root: c_int,
+) -> c_int {
+    let call = Operation::Gather;
+    guarded(|| {
+        // SAFETY: the caller's.
+        let comm = unsafe { comm_at(comm, call) }?;
+        let data_type = data_type(type_, call)?;
+        let root = root_at(root, call)?;
+        // SAFETY: the caller's.
+        unsafe { comm.gather_raw(send, recv, count, data_type, root) }
+    })
+}
+
+/// Gives everyone their part of the root's data; see the header.
+///
+/// # Safety
+/// As for `comm_rank`, and the root's `send` holds `count` elements for each rank, and `recv` `count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_scatter(
+    comm: *const Comm,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    type_: c_int,
+    root: c_int,
+) -> c_int {
+    let call = Operation::Scatter;
+    guarded(|| {
+        // SAFETY: the caller's.
+        let comm = unsafe { comm_at(comm, call) }?;
+        let data_type = data_type(type_, call)?;
+        let root = root_at(root, call)?;
+        // SAFETY: the caller's.
+        unsafe { comm.scatter_raw(send, recv, count, data_type, root) }
+    })
+}
+
+/// Gives everyone their part of everyone's data; see the header.
+///
+/// # Safety
+/// As for `comm_rank`, and `send` and `recv` hold `count` elements for each rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_alltoall(
+    comm: *const Comm,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    type_: c_int,
+) -> c_int {
+    let call = Operation::AllToAll;
+    guarded(|| {
+        // SAFETY: the caller's.
+        let comm = unsafe { comm_at(comm, call) }?;
+        let data_type = data_type(type_, call)?;
+        // SAFETY: the caller's.
+        unsafe { comm.all_to_all_raw(send, recv, count, data_type) }
     })
 }
 

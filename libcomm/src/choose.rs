@@ -32,7 +32,7 @@ const ONE_SHOT_BYTES: usize = 8192;
 ///
 /// A forced ring does not average integers: their partial sums would not fit the element. Two-shot does it then.
 pub(crate) fn choose(forced: Option<Algorithm>, ranks: u32, bytes: usize, data_type: DataType, op: Op) -> Algorithm {
-    let is_float = matches!(data_type, DataType::F64 | DataType::F32 | DataType::F16 | DataType::BF16);
+    let is_float = !data_type.is_integer();
     match forced {
         Some(Algorithm::Ring) if op == Op::Avg && !is_float => Algorithm::TwoShot,
         Some(forced) => forced,

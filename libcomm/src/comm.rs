@@ -12,8 +12,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::cuda::{self, StreamRef};
 
 use crate::bootstrap;
+use crate::choose::Algorithm;
 use crate::clock::now_ns;
-use crate::collectives::{all_gather, all_reduce, broadcast, reduce_scatter};
+use crate::collectives::{
+    all_gather, all_gather_v, all_reduce, all_to_all, broadcast, reduce_scatter, rooted, scan,
+};
 use crate::device::plan::{Path, Plan};
 use crate::device::{self, Device, DeviceCall, STAGED_CHUNK};
 use crate::element::{Element, with_type};
@@ -196,6 +199,59 @@ impl Comm {
         unsafe { self.broadcast_raw(buffer.as_mut_ptr().cast(), buffer.len(), T::TYPE, root) }
     }
 
+    /// Reduces `send` over all ranks into the root's `recv`; the others' may be empty.
+    pub fn reduce<T: Element>(&self, send: &[T], recv: &mut [T], op: Op, root: u32) -> Result<(), CommError> {
+        let operation = Operation::Reduce;
+        self.at_root(operation, root, send.len(), recv.len())?;
+        // SAFETY: slices of that many elements.
+        unsafe { self.reduce_raw(send.as_ptr().cast(), recv.as_mut_ptr().cast(), send.len(), T::TYPE, op, root) }
+    }
+
+    /// Puts everyone's `send` into the root's `recv`, in the order of the ranks; the others' may be empty.
+    pub fn gather<T: Element>(&self, send: &[T], recv: &mut [T], root: u32) -> Result<(), CommError> {
+        self.at_root(Operation::Gather, root, send.len() * self.size() as usize, recv.len())?;
+        // SAFETY: slices of that many elements.
+        unsafe { self.gather_raw(send.as_ptr().cast(), recv.as_mut_ptr().cast(), send.len(), T::TYPE, root) }
+    }
+
+    /// Puts part r of the root's `send` into rank r's `recv`; the others' `send` may be empty.
+    pub fn scatter<T: Element>(&self, send: &[T], recv: &mut [T], root: u32) -> Result<(), CommError> {
+        self.at_root(Operation::Scatter, root, recv.len() * self.size() as usize, send.len())?;
+        // SAFETY: slices of that many elements.
+        unsafe { self.scatter_raw(send.as_ptr().cast(), recv.as_mut_ptr().cast(), recv.len(), T::TYPE, root) }
+    }
+
+    /// Puts part i of rank r's `send` into part r of rank i's `recv`; both have one part a rank.
+    pub fn all_to_all<T: Element>(&self, send: &[T], recv: &mut [T]) -> Result<(), CommError> {
+        same_length(Operation::AllToAll, send.len(), recv.len())?;
+        let count = self.own_part(Operation::AllToAll, send.len())?.len();
+        // SAFETY: slices of that many elements a rank.
+        unsafe { self.all_to_all_raw(send.as_ptr().cast(), recv.as_mut_ptr().cast(), count, T::TYPE) }
+    }
+
+    /// Reduces `send` over ranks 0 to r into rank r's `recv`; an average is over those.
+    pub fn scan<T: Element>(&self, send: &[T], recv: &mut [T], op: Op) -> Result<(), CommError> {
+        same_length(Operation::Scan, send.len(), recv.len())?;
+        // SAFETY: slices of that many elements.
+        unsafe { self.scan_raw(send.as_ptr().cast(), recv.as_mut_ptr().cast(), send.len(), T::TYPE, op) }
+    }
+
+    /// Puts everyone's `send` into everyone's `recv`, in the order of the ranks: `counts[r]` elements from rank r,
+    /// which all ranks know.
+    pub fn all_gather_v<T: Element>(&self, send: &[T], recv: &mut [T], counts: &[usize]) -> Result<(), CommError> {
+        let operation = Operation::AllGatherV;
+        same_length(operation, counts.len(), self.size() as usize)?;
+        same_length(operation, send.len(), counts[self.rank() as usize])?;
+        let total = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
+        same_length(operation, total.unwrap_or(usize::MAX), recv.len())?;
+        let lengths: Vec<usize> = counts.iter().map(|count| count * size_of::<T>()).collect();
+        let call = Call { data_type: Some(T::TYPE), count: recv.len(), ..Call::plain(operation) };
+        // SAFETY: slices of those lengths.
+        self.call(call, |steps| unsafe {
+            all_gather_v::run(steps, send.as_ptr().cast(), recv.as_mut_ptr().cast(), &lengths)
+        })
+    }
+
     /// [`all_reduce`](Comm::all_reduce) on `count` elements at plain addresses; in place where both are the same.
     ///
     /// # Safety
@@ -227,9 +283,14 @@ impl Comm {
         op: Op,
     ) -> Result<(), CommError> {
         let operation = Operation::AllReduce;
+        applies(operation, data_type, op)?;
         Buffers { operation, send, recv, data_type }.check(count, 1, 1, 0)?;
         let call = Call { data_type: Some(data_type), op: Some(op), count, ..Call::plain(operation) };
-        let algorithm = self.settings.algorithm;
+        let no_ring = self.settings.invariant && self.size() >= 3;
+        let algorithm = self.settings.algorithm.map(|forced| match forced {
+            Algorithm::Ring if no_ring => Algorithm::TwoShot,
+            forced => forced,
+        });
         self.call(call, |steps| {
             // SAFETY: the caller's buffers, checked to be aligned and the same or apart.
             with_type!(data_type, T => unsafe {
@@ -305,6 +366,9 @@ impl Comm {
     ) -> Result<(), CommError> {
         let operation = Operation::AllReduce;
         let bytes = Buffers { operation, send, recv, data_type }.check(count, 1, 1, 0)?;
+        if !op.is_on_device() || !DataType::ON_DEVICE.contains(&data_type) {
+            return Err(CommError::invalid(operation, format!("{op} of {data_type} is done on the host only")));
+        }
         if self.guard.is_fork() {
             return Err(CommError::Forked);
         }
@@ -427,6 +491,7 @@ impl Comm {
         op: Op,
     ) -> Result<(), CommError> {
         let operation = Operation::ReduceScatter;
+        applies(operation, data_type, op)?;
         let ranks = self.size() as usize;
         Buffers { operation, send, recv, data_type }.check(count, ranks, 1, self.rank() as usize)?;
         let call = Call { data_type: Some(data_type), op: Some(op), count, ..Call::plain(operation) };
@@ -472,12 +537,133 @@ impl Comm {
     ) -> Result<(), CommError> {
         let operation = Operation::Broadcast;
         let bytes = Buffers { operation, send: buffer, recv: buffer, data_type }.check(count, 1, 1, 0)?;
-        if root >= self.size() {
-            return Err(CommError::invalid(operation, format!("root {root} is none of the {} ranks", self.size())));
-        }
+        self.is_rank(operation, root)?;
         let call = Call { data_type: Some(data_type), root: Some(root), count, ..Call::plain(operation) };
         // SAFETY: the caller's buffer.
         self.call(call, |steps| unsafe { broadcast::run(steps, buffer.cast(), buffer.cast(), bytes, root) })
+    }
+
+    /// [`reduce`](Comm::reduce) at plain addresses.
+    ///
+    /// # Safety
+    /// `send` is readable, and at the root `recv` writable, for `count` elements, and nobody else touches them
+    /// meanwhile.
+    pub unsafe fn reduce_raw(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        op: Op,
+        root: u32,
+    ) -> Result<(), CommError> {
+        let operation = Operation::Reduce;
+        applies(operation, data_type, op)?;
+        let target = if root == self.rank() { recv } else { send.cast_mut() };
+        Buffers { operation, send, recv: target, data_type }.check(count, 1, 1, 0)?;
+        self.is_rank(operation, root)?;
+        let call = Call { data_type: Some(data_type), op: Some(op), root: Some(root), count, ..Call::plain(operation) };
+        self.call(call, |steps| {
+            // SAFETY: the caller's buffers, checked to be aligned and the same or apart.
+            with_type!(data_type, T => unsafe {
+                rooted::reduce_to::<T>(steps, send.cast(), recv.cast(), count, op, root)
+            })
+        })
+    }
+
+    /// [`gather`](Comm::gather) at plain addresses: `count` elements from each rank. In place where the root's `send`
+    /// is its part of `recv`.
+    ///
+    /// # Safety
+    /// `send` is readable for `count` elements and the root's `recv` writable for `count` times
+    /// [`size`](Comm::size), and nobody else touches them meanwhile.
+    pub unsafe fn gather_raw(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        root: u32,
+    ) -> Result<(), CommError> {
+        let operation = Operation::Gather;
+        let bytes = match root == self.rank() {
+            true => Buffers { operation, send, recv, data_type }.check(count, 1, self.size() as usize, root as usize)?,
+            false => Buffers { operation, send, recv: send.cast_mut(), data_type }.check(count, 1, 1, 0)?,
+        };
+        self.is_rank(operation, root)?;
+        let call = Call { data_type: Some(data_type), root: Some(root), count, ..Call::plain(operation) };
+        // SAFETY: the caller's buffers, checked to be in place or apart.
+        self.call(call, |steps| unsafe { rooted::gather(steps, send.cast(), recv.cast(), bytes, root) })
+    }
+
+    /// [`scatter`](Comm::scatter) at plain addresses: `count` elements to each rank. In place where the root's `recv`
+    /// is its part of `send`.
+    ///
+    /// # Safety
+    /// The root's `send` is readable for `count` times [`size`](Comm::size) elements, and `recv` writable for `count`,
+    /// and nobody else touches them meanwhile.
+    pub unsafe fn scatter_raw(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        root: u32,
+    ) -> Result<(), CommError> {
+        let operation = Operation::Scatter;
+        let bytes = match root == self.rank() {
+            true => Buffers { operation, send, recv, data_type }.check(count, self.size() as usize, 1, root as usize)?,
+            false => Buffers { operation, send: recv, recv, data_type }.check(count, 1, 1, 0)?,
+        };
+        self.is_rank(operation, root)?;
+        let call = Call { data_type: Some(data_type), root: Some(root), count, ..Call::plain(operation) };
+        // SAFETY: the caller's buffers, checked to be in place or apart.
+        self.call(call, |steps| unsafe { rooted::scatter(steps, send.cast(), recv.cast(), bytes, root) })
+    }
+
+    /// [`all_to_all`](Comm::all_to_all) at plain addresses: `count` elements from each rank to each.
+    ///
+    /// # Safety
+    /// `send` is readable and `recv` writable for `count` times [`size`](Comm::size) elements, and nobody else touches
+    /// them meanwhile.
+    pub unsafe fn all_to_all_raw(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+    ) -> Result<(), CommError> {
+        let operation = Operation::AllToAll;
+        let ranks = self.size() as usize;
+        let bytes = Buffers { operation, send, recv, data_type }.check(count, ranks, ranks, 0)?;
+        if count != 0 && send == recv.cast_const() {
+            return Err(CommError::invalid(operation, "send and recv are the same; they must be apart"));
+        }
+        let call = Call { data_type: Some(data_type), count, ..Call::plain(operation) };
+        // SAFETY: the caller's buffers, checked to be apart.
+        self.call(call, |steps| unsafe { all_to_all::run(steps, send.cast(), recv.cast(), bytes) })
+    }
+
+    /// [`scan`](Comm::scan) at plain addresses; in place where both are the same.
+    ///
+    /// # Safety
+    /// `send` is readable and `recv` writable for `count` elements, and nobody else touches them meanwhile.
+    pub unsafe fn scan_raw(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        op: Op,
+    ) -> Result<(), CommError> {
+        let operation = Operation::Scan;
+        applies(operation, data_type, op)?;
+        Buffers { operation, send, recv, data_type }.check(count, 1, 1, 0)?;
+        let call = Call { data_type: Some(data_type), op: Some(op), count, ..Call::plain(operation) };
+        self.call(call, |steps| {
+            // SAFETY: the caller's buffers, checked to be aligned and the same or apart.
+            with_type!(data_type, T => unsafe { scan::run::<T>(steps, send.cast(), recv.cast(), count, op) })
+        })
     }
 
     /// Zeroed memory for `count` elements that all ranks can reach: an AllReduce from and to such buffers, on every
@@ -577,6 +763,19 @@ impl Comm {
             (_, device) => drop(device),
         }
         left
+    }
+
+    fn is_rank(&self, operation: Operation, root: u32) -> Result<(), CommError> {
+        match root < self.size() {
+            true => Ok(()),
+            false => Err(CommError::invalid(operation, format!("root {root} is none of the {} ranks", self.size()))),
+        }
+    }
+
+    /// Whether the buffer that only the root has has the right length there.
+    fn at_root(&self, operation: Operation, root: u32, wanted: usize, found: usize) -> Result<(), CommError> {
+        self.is_rank(operation, root)?;
+        if root == self.rank() { same_length(operation, wanted, found) } else { Ok(()) }
     }
 
     /// This rank's part of a buffer that has one for each rank.
@@ -714,6 +913,13 @@ impl Call {
     fn numbered(self, number: u64) -> Signature {
         let Call { operation, data_type, op, root, count } = self;
         Signature { number, operation, data_type, op, root, count: count as u64 }
+    }
+}
+
+fn applies(operation: Operation, data_type: DataType, op: Op) -> Result<(), CommError> {
+    match op.applies_to(data_type) {
+        true => Ok(()),
+        false => Err(CommError::invalid(operation, format!("{op} is for integers, not for {data_type}"))),
     }
 }
 

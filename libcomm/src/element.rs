@@ -2,10 +2,72 @@
 
 use crate::types::DataType;
 
-/// A type that libcomm moves and reduces: `f64 f32 f16 bf16 i8 u8 i32 u32 i64 u64`.
+/// A type that libcomm moves and reduces: `f64 f32 f16 bf16 i8 u8 i16 u16 i32 u32 i64 u64` and [`E4M3`], [`E5M2`].
 pub trait Element: Arithmetic {
     /// Its name in the C interface.
     const TYPE: DataType;
+}
+
+/// An 8-bit float of 4 bits of exponent and 3 of mantissa, without infinity: NaN is all ones, the largest number 448.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct E4M3(pub u8);
+
+/// An 8-bit float of 5 bits of exponent and 2 of mantissa: the upper half of an IEEE half, with its infinities and NaNs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct E5M2(pub u8);
+
+impl E4M3 {
+    /// Its value.
+    pub fn to_f32(self) -> f32 {
+        match self.0 & 0x7f {
+            0x7f => f32::NAN,
+            _ => small_to_single(self.0, 3, 7),
+        }
+    }
+
+    /// The nearest, ties to even; what is too large becomes 448 with its sign, infinities too.
+    pub fn from_f32(x: f32) -> E4M3 {
+        let sign = (x.to_bits() >> 24) as u8 & 0x80;
+        E4M3(sign | if x.is_nan() { 0x7f } else { single_to_small(x.abs(), 3, 7).min(0x7e) })
+    }
+}
+
+impl E5M2 {
+    /// Its value.
+    pub fn to_f32(self) -> f32 {
+        half_to_single(half::f16::from_bits(u16::from(self.0) << 8))
+    }
+
+    /// The nearest, ties to even; what is too large becomes 57344 with its sign, infinities stay.
+    pub fn from_f32(x: f32) -> E5M2 {
+        let sign = (x.to_bits() >> 24) as u8 & 0x80;
+        E5M2(sign | match x.abs() {
+            x if x.is_nan() => 0x7f,
+            f32::INFINITY => 0x7c,
+            x => single_to_small(x, 2, 15).min(0x7b),
+        })
+    }
+}
+
+fn small_to_single(bits: u8, mantissa_bits: u32, bias: i32) -> f32 {
+    let (exponent, mantissa) = (i32::from(bits & 0x7f) >> mantissa_bits, f32::from(bits & ((1 << mantissa_bits) - 1)));
+    let one = f32::from(1u8 << mantissa_bits);
+    let magnitude = match exponent {
+        0 => mantissa / one * 2f32.powi(1 - bias),
+        _ => (1.0 + mantissa / one) * 2f32.powi(exponent - bias),
+    };
+    if bits & 0x80 != 0 { -magnitude } else { magnitude }
+}
+
+/// Exponent and mantissa of the nearest one, which may be past the largest. `x` is not negative and no NaN.
+fn single_to_small(x: f32, mantissa_bits: u32, bias: i32) -> u8 {
+    let exponent = ((x.to_bits() >> 23) as i32 - 127).max(1 - bias);
+    let unit = 2f32.powi(exponent - mantissa_bits as i32); // one step of the mantissa: a power of two, so this is exact
+    let steps = (x / unit).round_ties_even().min(1e6) as u32;
+    let above = (exponent - (1 - bias)) as u32; // a carry out of the mantissa moves on into the exponent
+    ((above << mantissa_bits) + steps).min(0x7f) as u8
 }
 
 /// How the reductions see an element. Not for use outside of libcomm.
@@ -25,6 +87,27 @@ pub trait Arithmetic: Copy + Send + Sync + 'static {
     fn wide(self) -> Self::Wide;
     fn wide_sum(a: Self::Wide, b: Self::Wide) -> Self::Wide;
     fn mean(sum: Self::Wide, ranks: u32) -> Self;
+
+    // Of integers only; floats keep the first, and never come here.
+    fn bit_and(a: Self, _: Self) -> Self {
+        a
+    }
+    fn bit_or(a: Self, _: Self) -> Self {
+        a
+    }
+    fn bit_xor(a: Self, _: Self) -> Self {
+        a
+    }
+    fn all(a: Self, _: Self) -> Self {
+        a
+    }
+    fn any(a: Self, _: Self) -> Self {
+        a
+    }
+    /// 1 for anything but 0.
+    fn truth(self) -> Self {
+        self
+    }
 }
 
 macro_rules! integers {
@@ -44,6 +127,12 @@ macro_rules! integers {
             fn wide(self) -> $wide { self.into() }
             fn wide_sum(a: $wide, b: $wide) -> $wide { a + b }
             fn mean(sum: $wide, ranks: u32) -> $type { (sum / <$wide>::from(ranks)) as $type }
+            fn bit_and(a: $type, b: $type) -> $type { a & b }
+            fn bit_or(a: $type, b: $type) -> $type { a | b }
+            fn bit_xor(a: $type, b: $type) -> $type { a ^ b }
+            fn all(a: $type, b: $type) -> $type { (a != 0 && b != 0).into() }
+            fn any(a: $type, b: $type) -> $type { (a != 0 || b != 0).into() }
+            fn truth(self) -> $type { (self != 0).into() }
         }
     )*};
 }
@@ -51,6 +140,8 @@ macro_rules! integers {
 integers! {
     i8, i64, I8;
     u8, u64, U8;
+    i16, i64, I16;
+    u16, u64, U16;
     i32, i64, I32;
     u32, u64, U32;
     i64, i128, I64;
@@ -84,6 +175,8 @@ floats! {
     f32, f32, F32, std::convert::identity, std::convert::identity;
     half::f16, f32, F16, half_to_single, single_to_half;
     half::bf16, f32, BF16, brain_to_single, single_to_brain;
+    E4M3, f32, E4M3, E4M3::to_f32, E4M3::from_f32;
+    E5M2, f32, E5M2, E5M2::to_f32, E5M2::from_f32;
 }
 
 // Conversions without branches or calls, which the compiler can make wide code of.
@@ -171,6 +264,22 @@ macro_rules! with_type {
                 type $type = u64;
                 $body
             }
+            $crate::DataType::I16 => {
+                type $type = i16;
+                $body
+            }
+            $crate::DataType::U16 => {
+                type $type = u16;
+                $body
+            }
+            $crate::DataType::E4M3 => {
+                type $type = $crate::E4M3;
+                $body
+            }
+            $crate::DataType::E5M2 => {
+                type $type = $crate::E5M2;
+                $body
+            }
         }
     };
 }
@@ -191,6 +300,32 @@ mod tests {
             assert!(single_to_half(a).to_bits() == bits || half.is_nan() && single_to_half(a).is_nan());
             assert!(single_to_brain(b).to_bits() == bits || brain.is_nan() && single_to_brain(b).is_nan());
         }
+    }
+
+    #[test]
+    fn every_8_bit_float_comes_back_and_the_nearest_is_taken() {
+        for bits in 0..=u8::MAX {
+            let (a, b) = (E4M3(bits), E5M2(bits));
+            assert!(E4M3::from_f32(a.to_f32()) == a || a.to_f32().is_nan(), "{bits:#x}");
+            assert!(E5M2::from_f32(b.to_f32()) == b || b.to_f32().is_nan(), "{bits:#x}");
+        }
+        let nearest = |x: f32, value: &dyn Fn(u8) -> f32| {
+            let all = (0..0x80u8).filter(|bits| value(*bits).is_finite());
+            // Of two that are as near, the even one.
+            all.min_by(|a, b| {
+                let far = |bits: &u8| (f64::from(value(*bits)) - f64::from(x)).abs();
+                far(a).total_cmp(&far(b)).then((a % 2).cmp(&(b % 2)))
+            })
+        };
+        for i in 0..40_000 {
+            let x = i as f32 / 64.0;
+            assert_eq!(Some(E4M3::from_f32(x).0), nearest(x, &|bits| E4M3(bits).to_f32()), "{x}");
+            let x = x * 0.001;
+            assert_eq!(Some(E5M2::from_f32(x).0), nearest(x, &|bits| E5M2(bits).to_f32()), "{x}");
+        }
+        assert_eq!(E4M3::from_f32(-1e9).to_f32(), -448.0);
+        assert_eq!(E5M2::from_f32(6e4).to_f32(), 57344.0);
+        assert_eq!(E5M2::from_f32(f32::NEG_INFINITY).to_f32(), f32::NEG_INFINITY);
     }
 
     #[test]

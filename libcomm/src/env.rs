@@ -37,6 +37,9 @@ pub const RANKS_PER_GPU: &str = "PRUN_RANKS_PER_GPU";
 pub const RING: &str = "PRUN_RING";
 /// Forces the algorithm of an AllReduce: `one_shot`, `two_shot` or `ring`.
 pub const ALGO: &str = "PRUN_ALGO";
+/// `invariant`: an AllReduce has the same bits whatever its algorithm, size and place in memory are, as if reduced in the
+/// order of the ranks with one rounding. A forced ring is not used by three ranks and more then.
+pub const REPRODUCIBLE: &str = "PRUN_REPRODUCIBLE";
 /// Forces how data travels between GPUs: `ll`, `ll128`, `push`, `copy`, `ring` or `staged`. Where that cannot take a message,
 /// the next that can does.
 pub const PROTO: &str = "PRUN_PROTO";

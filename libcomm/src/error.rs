@@ -184,6 +184,12 @@ pub enum CommError {
         /// The call that waited.
         call: Option<Signature>,
     },
+    /// The ranks do not agree on how much each of them sends.
+    #[error("rank {rank} has other counts for the ranks than this one")]
+    CountsDiffer {
+        /// A rank with other counts.
+        rank: u32,
+    },
     /// The rank's window is full.
     #[error("no room for {bytes} bytes in this rank's part of the shared memory")]
     NoMemory {

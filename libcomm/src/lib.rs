@@ -46,7 +46,7 @@ mod verify;
 
 pub use choose::Algorithm;
 pub use comm::{Buffer, Comm};
-pub use element::Element;
+pub use element::{E4M3, E5M2, Element};
 pub use error::CommError;
 pub use report::report;
 pub use signature::Signature;

@@ -28,6 +28,8 @@ pub struct Settings {
     pub verify: Verify,
     /// [`env::ALGO`].
     pub algorithm: Option<Algorithm>,
+    /// [`env::REPRODUCIBLE`] is `invariant`.
+    pub invariant: bool,
     /// [`env::PROTO`].
     pub path: Option<Path>,
     /// [`env::P2P`].
@@ -48,6 +50,7 @@ impl Settings {
             usable_cpus: None,
             verify: Verify::Off,
             algorithm: None,
+            invariant: false,
             path: None,
             peer_to_peer: true,
             fault: None,
@@ -73,10 +76,19 @@ impl Settings {
         settings.usable_cpus = env::number(env::USABLE_CPUS)?.map(|cpus| cpus as usize);
         settings.verify = choice(env::VERIFY, "off, every or full", Verify::parse)?.unwrap_or_default();
         settings.algorithm = choice(env::ALGO, "one_shot, two_shot or ring", Algorithm::parse)?;
+        settings.invariant = choice(env::REPRODUCIBLE, "rank or invariant", rank_or_invariant)?.unwrap_or(false);
         settings.path = choice(env::PROTO, "ll, ll128, push, copy, ring or staged", Path::parse)?;
         settings.peer_to_peer = choice(env::P2P, "on or off", on_or_off)?.unwrap_or(true);
         settings.fault = env::text(env::FAULT).map(|text| Fault::parse(&text)).transpose()?;
         Ok((settings, launched))
+    }
+}
+
+fn rank_or_invariant(text: &str) -> Option<bool> {
+    match text {
+        "rank" => Some(false),
+        "invariant" => Some(true),
+        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use comm::{Algorithm, Comm, Element, Op, Settings, reference};
+use comm::{Algorithm, Comm, DataType, E4M3, E5M2, Element, Op, Settings, reference};
 use common::{CHUNK, ranks_with};
 use half::{bf16, f16};
 
@@ -35,6 +35,10 @@ samples! {
     u32, |v| v as u32, |x| x as u64;
     i64, i64::from, |x| x as u64;
     u64, |v| v as u64, |x| x;
+    i16, |v| v as i16, |x| x as u16 as u64;
+    u16, |v| v as u16, |x| x as u64;
+    E4M3, |v| E4M3::from_f32(v as f32), |x: E4M3| u64::from(x.0);
+    E5M2, |v| E5M2::from_f32(v as f32), |x: E5M2| u64::from(x.0);
 }
 
 /// What rank `rank` sends in call `call`. For sums and the like, values that add up exactly in any order and type; for
@@ -44,6 +48,9 @@ fn value<T: Sample>(op: Op, call: usize, rank: u32, i: usize) -> T {
     let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
     T::from_small(match op {
         Op::Prod => [1, 1, 2, 1][mixed as usize % 4],
+        Op::All => (mixed % 9) as i32,
+        Op::Any => (mixed % 9) as i32 / 8,
+        _ if matches!(T::TYPE, DataType::E4M3 | DataType::E5M2) => (mixed % 3) as i32 - 1,
         _ => (mixed % 13) as i32 - 6,
     })
 }
@@ -107,13 +114,21 @@ fn counts<T>(ranks: u32) -> Vec<usize> {
     counts
 }
 
+/// The ops of a type, with the counts to try: fewer for those whose ways are the same as a sum's.
+fn cases<T: Element>(ranks: u32) -> impl Iterator<Item = (Op, usize)> {
+    Op::ALL.into_iter().filter(|op| op.applies_to(T::TYPE)).flat_map(move |op| {
+        let few = !matches!(op, Op::Sum | Op::Avg);
+        counts::<T>(ranks).into_iter().filter(move |count| !few || [1, 17, CHUNK / size_of::<T>() + 1].contains(count)).map(move |count| (op, count))
+    })
+}
+
 fn what<T: Element>(name: &str, comm: &Comm, op: Op, count: usize) -> String {
     format!("{name} {op} {} x {count} on rank {} of {}", T::TYPE, comm.rank(), comm.size())
 }
 
 fn all_reduces<T: Sample>(comm: &Comm) {
-    for op in Op::ALL {
-        for count in counts::<T>(comm.size()) {
+    for (op, count) in cases::<T>(comm.size()) {
+        {
             for variant in 0..4 {
                 let (in_place, misaligned) = (variant & 1 != 0, variant & 2 != 0);
                 for call in 0..3 {
@@ -141,8 +156,8 @@ fn all_reduces<T: Sample>(comm: &Comm) {
 
 fn reduce_scatters<T: Sample>(comm: &Comm) {
     let (ranks, me) = (comm.size(), comm.rank() as usize);
-    for op in Op::ALL {
-        for count in counts::<T>(ranks) {
+    for (op, count) in cases::<T>(ranks) {
+        {
             for variant in 0..4 {
                 let (in_place, misaligned) = (variant & 1 != 0, variant & 2 != 0);
                 for call in 0..3 {
@@ -213,7 +228,7 @@ fn broadcasts<T: Sample>(comm: &Comm) {
     }
 }
 
-/// Runs a test of one type for all ten.
+/// Runs a test of one type for all.
 macro_rules! for_all_types {
     ($test:ident, $comm:expr) => {{
         $test::<f64>($comm);
@@ -226,6 +241,10 @@ macro_rules! for_all_types {
         $test::<u32>($comm);
         $test::<i64>($comm);
         $test::<u64>($comm);
+        $test::<i16>($comm);
+        $test::<u16>($comm);
+        $test::<E4M3>($comm);
+        $test::<E5M2>($comm);
     }};
 }
 
@@ -271,6 +290,129 @@ fn allgather_and_broadcast_equal_the_reference() {
             for_all_types!(broadcasts, comm);
         },
     );
+}
+
+/// The collectives with a root and the like, in turns of root, with the results of all three calls looked at.
+fn others<T: Sample>(comm: &Comm) {
+    let (ranks, me) = (comm.size() as usize, comm.rank() as usize);
+    for (op, count) in cases::<T>(comm.size()) {
+        for call in 0..3 {
+            let root = (call + count) as u32 % comm.size();
+            let misaligned = call == 1;
+            let all = sends::<T>(op, call, comm.size(), count);
+            let at_root = |length: usize| if comm.rank() == root { length } else { 0 };
+            let mut send = Guarded::of(&all[me], misaligned);
+            let mut recv = Guarded::<T>::new(at_root(count), !misaligned);
+            comm.reduce(send.slice(), recv.slice(), op, root).unwrap();
+            if comm.rank() == root {
+                assert_same(recv.slice(), &reference::all_reduce(&all, op), &what::<T>("reduce", comm, op, count));
+            }
+            recv.assert_guards();
+            let mut recv = Guarded::<T>::new(count, !misaligned);
+            comm.scan(send.slice(), recv.slice(), op).unwrap();
+            assert_same(recv.slice(), &reference::scan(&all, op, me), &what::<T>("scan", comm, op, count));
+            recv.assert_guards();
+            assert_same(send.slice(), &all[me], "send");
+            if op != Op::Sum {
+                continue; // the others do not compute
+            }
+            let mut recv = Guarded::<T>::new(at_root(count * ranks), misaligned);
+            comm.gather(send.slice(), recv.slice(), root).unwrap();
+            if comm.rank() == root {
+                assert_same(recv.slice(), &reference::all_gather(&all), &what::<T>("gather", comm, op, count));
+            }
+            recv.assert_guards();
+            let wide = sends::<T>(op, call, comm.size(), count * ranks);
+            let mut send = Guarded::of(&wide[me], misaligned);
+            let mut recv = Guarded::<T>::new(count, misaligned);
+            comm.scatter(if comm.rank() == root { send.slice() } else { &[] }, recv.slice(), root).unwrap();
+            let wanted = reference::scatter(&wide[root as usize], ranks, me);
+            assert_same(recv.slice(), &wanted, &what::<T>("scatter", comm, op, count));
+            recv.assert_guards();
+            let mut recv = Guarded::<T>::new(count * ranks, !misaligned);
+            comm.all_to_all(send.slice(), recv.slice()).unwrap();
+            assert_same(recv.slice(), &reference::all_to_all(&wide, me), &what::<T>("alltoall", comm, op, count));
+            recv.assert_guards();
+            // Rank r sends count / 2 x r elements.
+            let counts: Vec<usize> = (0..ranks).map(|rank| count / 2 * rank).collect();
+            let parts: Vec<Vec<T>> = wide.iter().zip(&counts).map(|(send, count)| send[..*count].to_vec()).collect();
+            let mut recv = Guarded::<T>::new(counts.iter().sum(), misaligned);
+            comm.all_gather_v(&parts[me], recv.slice(), &counts).unwrap();
+            assert_same(recv.slice(), &reference::all_gather(&parts), &what::<T>("allgatherv", comm, op, count));
+            recv.assert_guards();
+        }
+    }
+}
+
+#[test]
+fn reduce_scan_gather_scatter_alltoall_and_allgatherv_equal_the_reference() {
+    on_one_to_eight_ranks(|_| {}, |comm| for_all_types!(others, comm));
+}
+
+/// Buffers from `alloc` on all ranks, on some, and at odd places in them.
+fn allocated<T: Sample>(comm: &Comm) {
+    for count in [1, 17, 4096, 5000, 70_001] {
+        for variant in 0..4 {
+            for call in 0..3 {
+                let all = sends::<T>(Op::Sum, call, comm.size(), count);
+                let own = &all[comm.rank() as usize];
+                let wanted = reference::all_reduce(&all, Op::Sum);
+                let what = what::<T>("allreduce of allocated", comm, Op::Sum, count);
+                let mut send = comm.alloc::<T>(count + 2).unwrap();
+                let mut recv = comm.alloc::<T>(count + 2).unwrap();
+                send[1..=count].copy_from_slice(own);
+                match variant {
+                    0 => comm.all_reduce(&send[1..=count], &mut recv[1..=count], Op::Sum).unwrap(),
+                    1 => comm.all_reduce_in_place(&mut send[1..=count], Op::Sum).unwrap(),
+                    2 if comm.rank() == 0 => comm.all_reduce(own, &mut recv[1..=count], Op::Sum).unwrap(),
+                    2 => comm.all_reduce(&send[1..=count], &mut recv[1..=count], Op::Sum).unwrap(),
+                    _ if comm.rank() % 2 == 0 => comm.all_reduce_in_place(&mut send[1..=count], Op::Sum).unwrap(),
+                    _ => comm.all_reduce(&send[1..=count], &mut recv[1..=count], Op::Sum).unwrap(),
+                }
+                let in_place = variant == 1 || variant == 3 && comm.rank() % 2 == 0;
+                let result = if in_place { &send } else { &recv };
+                assert_same(&result[1..=count], &wanted, &what);
+                assert_eq!(result[0].bits() | result[count + 1].bits(), 0, "{what}: a neighbour was written");
+            }
+        }
+    }
+}
+
+#[test]
+fn allreduce_of_allocated_buffers_equals_the_reference() {
+    for n in [1, 2, 3, 4, 7] {
+        ranks_with(n, CHUNK, |_| {}, |comm| {
+            allocated::<f32>(&comm);
+            allocated::<i8>(&comm);
+            allocated::<bf16>(&comm);
+            comm.finalize().unwrap();
+        });
+    }
+}
+
+#[test]
+fn allreduce_as_chosen_equals_the_reference() {
+    on_one_to_eight_ranks(|_| {}, |comm| for_all_types!(all_reduces, comm));
+}
+
+#[test]
+fn large_results_past_the_caches_equal_the_reference() {
+    for n in [2, 3] {
+        ranks_with(n, 64 * 1024, |_| {}, |comm| {
+            for count in [1 << 18, (1 << 18) + 1, 700_001] {
+                let all = sends::<f32>(Op::Sum, 0, n, count);
+                let mut send = Guarded::of(&all[comm.rank() as usize], true);
+                let mut recv = Guarded::<f32>::new(count, false);
+                comm.all_reduce(send.slice(), recv.slice(), Op::Sum).unwrap();
+                let wanted = reference::all_reduce(&all, Op::Sum);
+                assert_same(recv.slice(), &wanted, "out of place");
+                comm.all_reduce_in_place(send.slice(), Op::Sum).unwrap();
+                assert_same(send.slice(), &wanted, "in place");
+                send.assert_guards();
+                recv.assert_guards();
+            }
+        });
+    }
 }
 
 #[test]

@@ -37,6 +37,12 @@ fn as_a_rank() {
                 comm.all_reduce_in_place(&mut data, Op::Max)?
             }
         }
+        call if call.starts_with("each ") => {
+            let which: u32 = call[5..].parse().unwrap();
+            loop {
+                one_call(&comm, which)?
+            }
+        }
         "wait" => {
             comm.barrier()?;
             match comm.rank() {
@@ -73,6 +79,45 @@ fn as_a_rank() {
     match result {
         Ok(()) => println!("rank: fine"),
         Err(error) => println!("rank: at {}: {error}", now_ns()),
+    }
+}
+
+/// One of every kind of call, with several chunks where data moves.
+fn one_call(comm: &Comm, which: u32) -> Result<(), CommError> {
+    const COUNT: usize = 200_000;
+    let ranks = comm.size() as usize;
+    let (mut a, mut b) = (vec![1.0f32; COUNT * ranks], vec![1.0f32; COUNT * ranks]);
+    match which {
+        0 => comm.broadcast(&mut a, 1),
+        1 => comm.all_gather(&a[..COUNT], &mut b),
+        2 => comm.reduce_scatter(&a, &mut b[..COUNT], Op::Max),
+        3 => comm.reduce(&a[..COUNT], &mut b[..COUNT], Op::Max, 0),
+        4 => comm.gather(&a[..COUNT], &mut b, 2),
+        5 => comm.scatter(&a, &mut b[..COUNT], 0),
+        6 => comm.all_to_all(&a, &mut b),
+        7 => comm.scan(&a[..COUNT], &mut b[..COUNT], Op::Min),
+        8 => comm.all_gather_v(&a[..COUNT], &mut b, &vec![COUNT; ranks]),
+        9 => comm.all_reduce_in_place(&mut a[..5], Op::Max),
+        _ => {
+            let mut shared = comm.alloc::<f32>(COUNT)?;
+            comm.all_reduce_in_place(&mut shared, Op::Sum)
+        }
+    }
+}
+
+#[test]
+fn a_kill_in_every_collective_is_told_to_all() {
+    for which in 0..=10 {
+        let mut job = Job::start(3, &format!("each {which}"));
+        job.wait_for_calls();
+        std::thread::sleep(Duration::from_millis(u64::from(which) % 4)); // somewhere in the middle
+        let victim = which % 3;
+        job.kill(victim);
+        for rank in (0..3).filter(|rank| *rank != victim) {
+            let verdict = job.verdict(rank);
+            let wanted = format!("rank {victim} exited (signal 9, SIGKILL) without leaving");
+            assert!(verdict.contains(&wanted), "call {which}: {verdict}");
+        }
     }
 }
 

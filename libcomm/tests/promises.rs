@@ -123,6 +123,7 @@ fn addresses_that_cannot_be_right_are_refused_and_the_next_call_works() {
             (raw_sum(&comm, base, null, 8), "null"),
             (raw_sum(&comm, null, base, 8), "null"),
             (raw_sum(&comm, base, base, usize::MAX / 2), "more than memory"),
+            (comm.all_reduce_in_place(&mut [1.0f32], Op::BitAnd), "for integers"),
             (comm.broadcast(&mut [0u8], 2), "root 2"),
             (comm.all_reduce(&[1.0f32], &mut [], Op::Sum), "lengths"),
             (comm.all_gather_in_place(&mut [0u8; 3]), "equal parts"),
@@ -308,6 +309,40 @@ fn all_ranks_have_the_same_bits_with_each_algorithm() {
             },
         );
         assert!(results.iter().all(|x| *x == results[0]), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn with_invariant_the_bits_are_the_same_for_every_algorithm_size_and_place() {
+    let element = |rank: u32, i: usize| ((i as u32 * 7 + 13 * rank) as f32).sin() * 10f32.powi(rank as i32 - 2);
+    let bits = |algorithm: Option<comm::Algorithm>, count: usize, allocated: bool| {
+        let change = |settings: &mut comm::Settings| {
+            settings.algorithm = algorithm;
+            settings.invariant = true;
+        };
+        let results = ranks_with(4, CHUNK, change, |comm| {
+            let mut x: Vec<f32> = (0..count).map(|i| element(comm.rank(), i)).collect();
+            match allocated {
+                true => {
+                    let mut there = comm.alloc::<f32>(count).unwrap();
+                    there.copy_from_slice(&x);
+                    comm.all_reduce_in_place(&mut there, Op::Sum).unwrap();
+                    x.copy_from_slice(&there);
+                }
+                false => comm.all_reduce_in_place(&mut x, Op::Sum).unwrap(),
+            }
+            x.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        });
+        assert!(results.iter().all(|x| *x == results[0]));
+        results[0].clone()
+    };
+    let wanted = bits(None, 5000, false);
+    for algorithm in [comm::Algorithm::OneShot, comm::Algorithm::TwoShot, comm::Algorithm::Ring] {
+        assert_eq!(bits(Some(algorithm), 5000, false), wanted, "{algorithm:?}");
+    }
+    assert_eq!(bits(None, 5000, true), wanted);
+    for count in [1, 7, 26, 27, 300, 2048, 2049] {
+        assert_eq!(bits(None, count, false), wanted[..count], "{count} elements");
     }
 }
 

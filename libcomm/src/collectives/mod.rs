@@ -2,12 +2,16 @@
 //! business.
 
 pub(crate) mod all_gather;
+pub(crate) mod all_gather_v;
 pub(crate) mod all_reduce;
+pub(crate) mod all_to_all;
 pub(crate) mod broadcast;
 pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 #[doc(hidden)]
 pub mod reference;
+pub(crate) mod rooted;
+pub(crate) mod scan;
 
 use std::ops::{Deref, Range};
 

@@ -43,6 +43,11 @@ unsafe fn by_op<T: Element>(op: Op, sources: &[*const T], count: usize, targets:
             Op::Prod => fold(sources, count, to, T::widen, |a, x| T::prod(a, x.widen()), T::narrow),
             Op::Min => fold(sources, count, to, T::widen, |a, x| T::min(a, x.widen()), T::narrow),
             Op::Max => fold(sources, count, to, T::widen, |a, x| T::max(a, x.widen()), T::narrow),
+            Op::BitAnd => fold(sources, count, to, |x| x, T::bit_and, |x| x),
+            Op::BitOr => fold(sources, count, to, |x| x, T::bit_or, |x| x),
+            Op::BitXor => fold(sources, count, to, |x| x, T::bit_xor, |x| x),
+            Op::All => fold(sources, count, to, T::truth, T::all, |x| x),
+            Op::Any => fold(sources, count, to, T::truth, T::any, |x| x),
             Op::Avg => fold(sources, count, to, T::wide, |a, x| T::wide_sum(a, x.wide()), |sum| T::mean(sum, ranks)),
         }
     }

@@ -14,11 +14,32 @@ pub fn all_reduce<T: Element>(sends: &[Vec<T>], op: Op) -> Vec<T> {
             Op::Prod => fold(T::prod),
             Op::Min => fold(T::min),
             Op::Max => fold(T::max),
+            Op::BitAnd => column().reduce(T::bit_and),
+            Op::BitOr => column().reduce(T::bit_or),
+            Op::BitXor => column().reduce(T::bit_xor),
+            Op::All => column().map(T::truth).reduce(T::all),
+            Op::Any => column().map(T::truth).reduce(T::any),
             Op::Avg => column().map(T::wide).reduce(T::wide_sum).map(|sum| T::mean(sum, ranks)),
         };
         reduced.expect("at least one rank")
     };
     (0..sends[0].len()).map(element).collect()
+}
+
+/// What rank `rank` has after a Scan: all up to itself.
+pub fn scan<T: Element>(sends: &[Vec<T>], op: Op, rank: usize) -> Vec<T> {
+    all_reduce(&sends[..=rank], op)
+}
+
+/// What rank `rank` has after an AllToAll of `sends`, with one part a rank.
+pub fn all_to_all<T: Element>(sends: &[Vec<T>], rank: usize) -> Vec<T> {
+    sends.iter().flat_map(|send| scatter(send, sends.len(), rank)).collect()
+}
+
+/// What rank `rank` of `ranks` has after a Scatter of the root's `send`.
+pub fn scatter<T: Element>(send: &[T], ranks: usize, rank: usize) -> Vec<T> {
+    let count = send.len() / ranks;
+    send[rank * count..(rank + 1) * count].to_vec()
 }
 
 /// What rank `rank` has after a ReduceScatter of `sends`.

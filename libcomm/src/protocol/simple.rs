@@ -221,6 +221,13 @@ impl<'a> Steps<'a> {
         self.greet()
     }
 
+    /// A step without data.
+    pub(crate) fn meet(&mut self) -> Result<(), CommError> {
+        self.reclaim()?;
+        self.post()?;
+        self.await_all()
+    }
+
     /// Waits until `rank` has posted the step; in the first step of a call, until all have.
     pub(crate) fn await_rank(&mut self, rank: u32) -> Result<(), CommError> {
         match self.greeted {

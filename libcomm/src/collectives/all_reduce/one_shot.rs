@@ -114,9 +114,12 @@ unsafe fn turns<T: Element>(
         true => usize::MAX,
         false => TURN_BYTES / size,
     };
-    let slots = Sources::of(steps.size(), |rank| match made.is_empty() {
-        true => std::ptr::null(),
-        false => steps.peer(rank, Region::Chunk, 0).cast::<T>(),
+    // Our own data is nearer where it came from, and in place it is still there; a fault is made in the slot.
+    let from_slot = |rank: u32| rank != steps.rank() || steps.has_fault();
+    let slots = Sources::of(steps.size(), |rank| match (made.is_empty(), from_slot(rank)) {
+        (true, _) => std::ptr::null(),
+        (false, true) => steps.peer(rank, Region::Chunk, 0).cast::<T>(),
+        (false, false) => send.wrapping_add(made.start),
     });
     let mut at = 0;
     while at < put.len() || at < made.len() {

@@ -65,8 +65,8 @@ impl<T: Element> Block<'_, '_, T> {
         let ranks = self.steps.size();
         if ranks == 1 {
             let at = self.piece.start;
-            // SAFETY: the caller's; in place it is a copy onto itself.
-            unsafe { std::ptr::copy(self.send.add(at), self.recv.add(at), self.piece.len()) };
+            // SAFETY: the caller's.
+            unsafe { reduce(self.op, &[self.send.add(at)], self.piece.len(), &[self.recv.add(at)], false) };
             return Ok(());
         }
         for hop in 0..ranks - 1 {
