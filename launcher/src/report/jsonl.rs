@@ -59,7 +59,8 @@ impl Jsonl {
         drop(self.lines);
         let deadline = Instant::now() + Duration::from_secs(5);
         while !self.thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
+            // The writer needs some microseconds; a sweep would wait for each of its trials.
+            std::thread::sleep(Duration::from_micros(50));
         }
     }
 
