@@ -296,29 +296,21 @@ fn tune(bench: &Bench<'_>, which: &str) -> anyhow::Result<()> {
         }
     }
     if matches!(which, "all" | "copy") {
-        for bytes in [16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB] {
+        for bytes in [32 * MIB, 64 * MIB, 128 * MIB, 256 * MIB, 1024 * MIB] {
             let mut tried: Vec<(String, Call<'_>)> = Vec::new();
-            for (part, least) in [(128u32, MIB as u64), (176, 2 << 20), (176, 4 << 20), (224, 4 << 20)] {
-                for share in [0u64, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20] {
-                    for streams in [1, 2] {
-                        if share as usize * 3 <= bytes {
-                            let change = move |plan: &mut Plan| {
-                                (plan.part, plan.least_chunk, plan.share) = (part, least, share);
-                                plan.streams = streams;
-                            };
-                            let name = format!("{part}/{}M/{}M/{streams}", least >> 20, share >> 20);
-                            tried.push((name, ours(comm, Some(Path::Copy), change)));
-                        }
-                    }
+            for part in [112u32, 128, 144, 160] {
+                for least in [4 * MIB as u64, 8 << 20, 12 << 20] {
+                    let change = move |plan: &mut Plan| (plan.part, plan.least_chunk) = (part, least);
+                    tried.push((format!("{part}/{}M", least >> 20), ours(comm, Some(Path::Copy), change)));
                 }
             }
-            for piece in [2048u64, 4096, 16384] {
-                let change = move |plan: &mut Plan| plan.piece = piece;
-                tried.push((format!("piece {piece}"), ours(comm, Some(Path::Copy), change)));
+            for share in [2u64 << 20, 8 << 20] {
+                let change = move |plan: &mut Plan| plan.share = share;
+                tried.push((format!("share {}M", share >> 20), ours(comm, Some(Path::Copy), change)));
             }
-            for push in [2u32, 6] {
-                let change = move |plan: &mut Plan| plan.push_warps = push;
-                tried.push((format!("push {push}"), ours(comm, Some(Path::Copy), change)));
+            for blocks in [48, 96] {
+                let change = move |plan: &mut Plan| plan.blocks = blocks;
+                tried.push((format!("{blocks} blocks"), ours(comm, Some(Path::Copy), change)));
             }
             try_all(bytes, tried)?;
         }

@@ -32,7 +32,7 @@ struct Args {
     u64 wide_at, wide_bytes; // LL128 lines, the same
     u64 bulk_at, bulk_bytes; // slots of the ring: offset, bytes of one parity
     u64 push_at, push_bytes; // where pushed pieces land: the same
-    u64 flags_at, flags;     // a flag for each: offset, how many of one parity
+    u64 flags_at, flags;     // a flag for each: offset, how many of one parity; then as many for what was sent
     u32 rank, size;
     u32 op;
     u32 generation;  // of the communicator in the segment
@@ -62,7 +62,7 @@ static_assert(sizeof(Args) == 248 && sizeof(Record) == 40, "args.rs has these si
 struct Control {
     u32 failed; // Trouble of the call that gave up, for ever
     u32 unused;
-    u64 copies;       // the call whose copies have begun; the engine copies it to the peer behind each chunk
+    u64 copies;       // the call whose copies have begun
     u64 owed;         // last chunk of the last such call: not before the peer has read it may the next begin
     u32 readers[MAX_CHUNKS]; // warps that have read a chunk
     u64 unused_too[241];

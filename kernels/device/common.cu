@@ -2,6 +2,7 @@
 #include "copy.cuh"
 
 extern "C" __global__ void __launch_bounds__(32) copy_begin(const __grid_constant__ Args a) { copies_begin(a); }
+extern "C" __global__ void __launch_bounds__(32) copy_flag(const __grid_constant__ Args a) { copies_flag(a); }
 extern "C" __global__ void __launch_bounds__(32) copy_wait(const __grid_constant__ Args a) { copies_wait(a); }
 
 __device__ __forceinline__ u64 pattern(u32 from, u32 to, u64 i) {
@@ -12,7 +13,7 @@ __device__ __forceinline__ u64 pattern(u32 from, u32 to, u64 i) {
 
 // Every rank writes a pattern into its place in every peer's slots, both ways at once; the owner counts what is
 // wrong. `count` is bytes for each pair; the wrong words go to `recv`.
-extern "C" __global__ void __launch_bounds__(512) prove(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(512, 1) prove(const __grid_constant__ Args a) {
     const u64 epoch = enter(a);
     if (epoch == 0) return;
     announce(a, epoch);

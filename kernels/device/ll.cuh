@@ -35,25 +35,33 @@ __device__ __forceinline__ bool ll_await(const Args& a, const u8* line, u32 flag
 // More than two ranks: all are folded in their order, with one rounding.
 template <class T>
 __device__ __noinline__ bool ll_fold(const Args& a, const u8* lines, u32 flag, u64 epoch, u64& data) {
-    Pack<T, 8> own;
-    own.words[0] = data;
-    Fold<T> fold[8 / sizeof(T)];
-    for (u32 rank = 0; rank < a.size; rank++) {
-        Pack<T, 8> x = own;
-        if (rank != a.rank && !ll_await(a, lines + rank * a.ll_bytes, flag, rank, epoch, x.words[0])) return false;
+    u64 words[MAX_RANKS];
 #pragma unroll
-        for (int k = 0; k < x.N; k++) rank == 0 ? fold[k].first(a.op, a.size, x.v[k]) : fold[k].next(a.op, a.size, x.v[k]);
+    for (u32 rank = 0; rank < MAX_RANKS; rank++) {
+        words[rank] = data;
+        if (rank < a.size && rank != a.rank && !ll_await(a, lines + rank * a.ll_bytes, flag, rank, epoch, words[rank])) return false;
     }
+    data = 0;
+#pragma unroll 1
+    for (u32 shift = 0; shift < 64; shift += 8 * sizeof(T)) {
+        Pack<T, 8> x;
+        Fold<T> fold;
 #pragma unroll
-    for (int k = 0; k < own.N; k++) own.v[k] = fold[k].last(a.op, a.size);
-    data = own.words[0];
+        for (u32 rank = 0; rank < MAX_RANKS; rank++) {
+            x.words[0] = words[rank] >> shift;
+            if (rank == 0) fold.first(a.op, a.size, x.v[0]);
+            else if (rank < a.size) fold.next(a.op, a.size, x.v[0]);
+        }
+        x.words[0] = 0;
+        x.v[0] = fold.last(a.op, a.size);
+        data |= x.words[0] << shift;
+    }
     return true;
 }
 
 template <class T> __device__ __forceinline__ void ll_all_reduce(const Args& a) {
     const u64 epoch = enter(a);
     if (epoch == 0) return;
-    announce(a, epoch);
     const u64 bytes = a.count * sizeof(T), units = (bytes + 7) / 8;
     const bool aligned = all_aligned(a, 8);
     const u32 flag = ll_flag(a, epoch);
@@ -67,6 +75,7 @@ template <class T> __device__ __forceinline__ void ll_all_reduce(const Args& a) 
             ll_store(a.arena[peer] + parity_at + a.rank * a.ll_bytes + 16 * i, data, flag);
         }
     }
+    announce(a, epoch);
     for (u64 i = begin; i < units; i += stride) {
         Pack<T, 8> own = load_pack<T, 8>(a.send, 8 * i, bytes, aligned), theirs;
         const u8* lines = a.arena[a.rank] + parity_at + 16 * i;

@@ -41,12 +41,10 @@ template <class T> __device__ __forceinline__ void wide_store(u8* recv, u64 unit
     }
 }
 
-// How many units a warp has on their way before it looks at the first.
 template <class T> __device__ void wide_all_reduce(const Args& a) {
     constexpr int DEPTH = 4;
     const u64 epoch = enter(a);
     if (epoch == 0) return;
-    announce(a, epoch);
     const u64 bytes = a.count * sizeof(T), units = (bytes + WARP_DATA - 1) / WARP_DATA;
     const bool aligned = all_aligned(a, 16);
     const u64 flag = wide_flag(a, epoch);
@@ -72,6 +70,7 @@ template <class T> __device__ void wide_all_reduce(const Args& a) {
             store_words(there + unit * WARP_LINES, data.words[0], carries_flag() ? flag : data.words[1]);
         }
     }
+    announce(a, epoch);
     if (receives) {
         const u64 each = warps - a.push_warps, stride = each * gridDim.x;
         u64 unit = blockIdx.x * each + warp - a.push_warps;

@@ -12,6 +12,11 @@ __device__ __forceinline__ u64* piece_flag(const Args& a, u32 owner, u64 epoch, 
     return (u64*)(a.arena[owner] + a.flags_at) + (epoch & 1) * a.flags + piece;
 }
 
+// In place a piece may be overwritten only once it has been sent: the sender says so here.
+__device__ __forceinline__ u64* sent_flag(const Args& a, u64 epoch, u64 piece) {
+    return piece_flag(a, a.rank, epoch, piece) + 2 * a.flags;
+}
+
 // Sends the first `bytes` bytes, as warp `index` of `each` in its block.
 template <class T>
 __device__ __forceinline__ void push_send(const Args& a, u64 epoch, u64 bytes, u32 index, u32 each) {
@@ -35,6 +40,7 @@ __device__ __forceinline__ void push_send(const Args& a, u64 epoch, u64 bytes, u
         if (lane == 0) {
             __threadfence_system();
             *(volatile u64*)piece_flag(a, peer, epoch, piece) = epoch;
+            if (a.send == a.recv) *(volatile u64*)sent_flag(a, epoch, piece) = epoch;
         }
     }
 }
@@ -42,7 +48,7 @@ __device__ __forceinline__ void push_send(const Args& a, u64 epoch, u64 bytes, u
 // Reduces what has come to `from`, of bytes `at` to `end` of the message, `stride` bytes from pack to pack.
 template <class T>
 __device__ __forceinline__ void reduce_in(const Args& a, const u8* from, u64 at, u64 end, u64 stride, u64 bytes, bool aligned) {
-    constexpr int DEPTH = 4;
+    constexpr int DEPTH = sizeof(T) == 1 ? 2 : 4; // sums of bytes take many registers
     for (; at < end; at += DEPTH * stride, from += DEPTH * stride) {
         Pack<T, 16> own[DEPTH], theirs[DEPTH];
 #pragma unroll
@@ -81,6 +87,7 @@ __device__ __forceinline__ bool push_receive(const Args& a, u64 epoch, u64 bytes
     const u8* here = a.arena[a.rank] + a.push_at + (epoch & 1) * a.push_bytes;
     for (u64 piece = blockIdx.x * each + index; piece < pieces; piece += gridDim.x * each) {
         if (!warp_wait(a, piece_flag(a, a.rank, epoch, piece), epoch, epoch, u32(piece))) return false;
+        if (a.send == a.recv && !warp_wait(a, sent_flag(a, epoch, piece), epoch, epoch, u32(piece))) return false;
         u64 at = piece * a.slot + 16 * (threadIdx.x & 31), end = (piece + 1) * a.slot < bytes ? (piece + 1) * a.slot : bytes;
         reduce_in<T>(a, here + at, at, end, WARP_BYTES, bytes, aligned);
     }

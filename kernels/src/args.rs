@@ -8,6 +8,8 @@ pub const MAX_CHUNKS: usize = 24;
 pub const SLOTS: u32 = 64;
 /// Where the number of the call whose copies have begun lies in an arena.
 pub const COPIES_AT: u64 = 8;
+/// Where the proof counts what is wrong.
+pub const PROOF_AT: u64 = 1024;
 /// Where the words lie that say which chunk has arrived.
 pub const ARRIVED_AT: u64 = 8192;
 /// Where an arena's words end and its lines begin.

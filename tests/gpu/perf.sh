@@ -7,7 +7,7 @@ bin=${1:-target/release}
 shift
 out=${OUT:-gpu-logs}
 mkdir -p "$out"
-export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
+export PRUN_COMM_TIMEOUT_MS=5000 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 if [ -z "${NCCL_LIBRARY:-}" ]; then
     NCCL_LIBRARY=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null)/lib/libnccl.so.2
     [ -e "$NCCL_LIBRARY" ] && export NCCL_LIBRARY || unset NCCL_LIBRARY
@@ -17,5 +17,5 @@ date -u +%F
 for what in "${@:-table}"; do
     echo "== gpu_perf $what"
     # shellcheck disable=SC2086
-    timeout 200 "$bin/prun" -n 2 "$bin/gpu_perf" $what 2>&1 | tee "$out/${what// /-}.log"
+    timeout 60 "$bin/prun" -n 2 "$bin/gpu_perf" $what 2>&1 | tee "$out/${what// /-}.log"
 done

@@ -1,6 +1,7 @@
 //! A device's context: found, or the primary one retained, and bound around calls.
 
 use std::ffi::{CStr, c_int};
+use std::marker::PhantomData;
 use std::ptr::null_mut;
 
 use super::sys::{CudaError, Driver, Opaque, Result};
@@ -14,6 +15,12 @@ pub struct Context {
     device: c_int,
 }
 
+impl PartialEq for Context {
+    fn eq(&self, other: &Context) -> bool {
+        self.raw == other.raw
+    }
+}
+
 // SAFETY: a context may be made current on any thread; the driver locks for itself.
 unsafe impl Send for Context {}
 // SAFETY: as above.
@@ -23,14 +30,15 @@ unsafe impl Sync for Context {}
 pub struct Bound {
     driver: &'static Driver,
     pushed: bool,
+    /// What is current is so on one thread.
+    _not_send: PhantomData<*const ()>,
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = null_mut();
-            // SAFETY: `bind` pushed one on this thread (a Bound is not Send, for it holds no more than a borrow of
-            // what was current here), and everything since was popped by its own Bound.
+            // SAFETY: `bind` pushed one on this thread (a Bound is not Send), and everything since was popped by its own Bound.
             let _ = unsafe { self.driver.context_pop(&mut popped) };
         }
     }
@@ -84,7 +92,7 @@ impl Context {
                 self.driver.context_push(self.raw)?;
             }
         }
-        Ok(Bound { driver: self.driver, pushed: current != self.raw })
+        Ok(Bound { driver: self.driver, pushed: current != self.raw, _not_send: PhantomData })
     }
 
     /// The driver.

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use super::Address;
 use super::context::Context;
 use super::stream::StreamRef;
-use super::sys::{CudaError, Driver, Result};
+use super::sys::{Driver, Result};
 
 /// Device memory that this value owns.
 pub struct DeviceBuffer {
@@ -46,7 +46,7 @@ impl DeviceBuffer {
         let _bound = self.context.bind()?;
         // SAFETY: inside the buffer.
         unsafe { self.context.driver().memory_set(self.address + at as u64, value, bytes) }?;
-        self.context.synchronize()
+        self.wait()
     }
 
     /// Copies to the device and waits for it.
@@ -57,7 +57,13 @@ impl DeviceBuffer {
         unsafe {
             self.context.driver().copy_to_device(self.address + at as u64, data.as_ptr().cast(), size_of_val(data))
         }?;
-        self.context.synchronize()
+        self.wait()
+    }
+
+    /// Waits for the default stream, in which these calls are, and not for the context: in another stream a kernel
+    /// may be waiting for what is done next here.
+    fn wait(&self) -> Result<()> {
+        StreamRef::new(null_mut()).synchronize(self.context.driver())
     }
 
     /// Copies to the host and waits for it.
@@ -199,25 +205,19 @@ const DEVICE_ORDINAL: c_int = 9;
 const BUFFER_ID: c_int = 7;
 
 impl PointerKind {
-    /// Finds out.
+    /// Finds out. That CUDA does not know an address is an answer here, and no error that the driver would note.
     pub fn of(driver: &Driver, address: Address) -> Result<PointerKind> {
-        const INVALID_VALUE: i32 = 1;
-        let attribute = |attribute: c_int| {
-            let mut value = 0u32;
-            // SAFETY: each of these attributes is a number of four bytes, or fewer.
-            unsafe { driver.pointer_attribute((&raw mut value).cast(), attribute, address) }.map(|()| value)
-        };
-        let memory_type = match attribute(MEMORY_TYPE) {
-            Ok(memory_type) => memory_type,
-            Err(CudaError::Status { status: INVALID_VALUE, .. }) => return Ok(PointerKind::Host),
-            Err(error) => return Err(error),
-        };
-        match memory_type {
-            2 if attribute(IS_MANAGED)? & 1 == 0 => Ok(PointerKind::Device(attribute(DEVICE_ORDINAL)?)),
-            2 => Ok(PointerKind::Managed),
-            1 if attribute(IS_MANAGED).unwrap_or(0) & 1 != 0 => Ok(PointerKind::Managed),
-            _ => Ok(PointerKind::Pinned),
-        }
+        let (mut memory_type, mut managed, mut device) = (0u32, 0u32, 0u32);
+        let mut attributes = [MEMORY_TYPE, IS_MANAGED, DEVICE_ORDINAL];
+        let mut values = [(&raw mut memory_type).cast(), (&raw mut managed).cast(), (&raw mut device).cast()];
+        // SAFETY: each of these attributes is a number of four bytes, or fewer.
+        unsafe { driver.pointer_attributes(3, attributes.as_mut_ptr(), values.as_mut_ptr(), address) }?;
+        Ok(match memory_type {
+            0 => PointerKind::Host,
+            _ if managed & 0xff != 0 => PointerKind::Managed,
+            2 => PointerKind::Device(device),
+            _ => PointerKind::Pinned,
+        })
     }
 
     /// The number of the allocation that an address lies in, never given out twice in a process.

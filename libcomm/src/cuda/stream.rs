@@ -55,6 +55,7 @@ impl StreamRef {
 
     /// Ends that and makes it ready to launch.
     pub fn end_capture(self, context: Context) -> Result<Graph> {
+        let _bound = context.bind()?;
         let driver = context.driver();
         let (mut graph, mut executable) = (null_mut(), null_mut());
         // SAFETY: as above; the graph is ours from here on.

@@ -123,6 +123,7 @@ table! {
     host_device_pointer, "cuMemHostGetDevicePointer_v2", (address: *mut u64, host: *mut c_void, flags: c_uint);
     host_register, "cuMemHostRegister_v2", (address: *mut c_void, bytes: usize, flags: c_uint);
     host_unregister, "cuMemHostUnregister", (address: *mut c_void);
+    pointer_attributes, "cuPointerGetAttributes", (count: c_uint, attributes: *mut c_int, values: *mut *mut c_void, address: u64);
     pointer_attribute, "cuPointerGetAttribute", (value: *mut c_void, attribute: c_int, address: u64);
     ipc_handle, "cuIpcGetMemHandle", (handle: *mut IpcHandle, address: u64);
     ipc_open, "cuIpcOpenMemHandle_v2", (address: *mut u64, handle: IpcHandle, flags: c_uint);

@@ -49,7 +49,7 @@ impl Arena {
         let wide_message = if ranks == 2 { (memory_bytes / 2048).clamp(MIB, 32 * MIB) } else { 0 };
         let wide_bytes = wide_message.div_ceil(WIDE_DATA) * WIDE_LINES;
         let bulk_bytes = 16 * MIB;
-        let copy_slot_bytes = if ranks == 2 { (memory_bytes / 512 / MIB * MIB).clamp(4 * MIB, 64 * MIB) } else { 0 };
+        let copy_slot_bytes = if ranks == 2 { (memory_bytes / 1024 / MIB * MIB).clamp(4 * MIB, 128 * MIB) } else { 0 };
         let wide_at = LL_AT + 2 * u64::from(ranks) * ll_bytes;
         let bulk_at = (wide_at + 2 * wide_bytes).next_multiple_of(MIB);
         let push_bytes = if ranks == 2 { (memory_bytes / 1024 / MIB * MIB).clamp(8 * MIB, 64 * MIB) } else { 0 };

@@ -10,6 +10,8 @@ pub(crate) mod arena;
 pub(crate) mod plan;
 mod setup;
 
+use std::sync::{Mutex, PoisonError};
+
 use kernels::args::{self, Args, CopyArgs, Record};
 
 use crate::cuda::{
@@ -21,7 +23,7 @@ use crate::shm::View;
 use crate::shm::segment::Mapping;
 use crate::signature::Signature;
 use crate::types::{DataType, Op, Operation};
-use plan::{Chunk, Machine, Path, Plan, chunks};
+use plan::{Machine, Path, Plan, chunks};
 
 pub(crate) use setup::{Around, set_up};
 
@@ -42,8 +44,12 @@ pub(crate) struct Device {
     kernels: [Option<Kernels>; DataType::ALL.len()],
     record: HostBuffer,
     staging: Option<HostBuffer>,
-    streams: Vec<(Stream, Event)>,
+    /// For the copy engine, for flags behind its copies, and for waits before them.
+    streams: [Stream; 3],
     fork: Event,
+    joined: Event,
+    copied: Vec<Event>,
+    free: Vec<Event>,
     serial: Event,
     last_stream: Option<StreamRef>,
     /// Must go before the mapping of the segment does.
@@ -68,8 +74,10 @@ impl Peer {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Common {
     copy_begin: Function,
+    copy_flag: Function,
     copy_wait: Function,
     prove: Function,
 }
@@ -78,7 +86,12 @@ impl Common {
     fn load(context: Context) -> Result<Common, CudaError> {
         let module = load(context, "common")?;
         let function = |name: &str| module.function(name);
-        Ok(Common { copy_begin: function("copy_begin")?, copy_wait: function("copy_wait")?, prove: function("prove")? })
+        Ok(Common {
+            copy_begin: function("copy_begin")?,
+            copy_flag: function("copy_flag")?,
+            copy_wait: function("copy_wait")?,
+            prove: function("prove")?,
+        })
     }
 }
 
@@ -92,17 +105,25 @@ struct Kernels {
 }
 
 impl Kernels {
+    /// Loaded once in each context, however many communicators there are: the first time, the driver compiles.
     fn load(context: Context, data_type: DataType) -> Result<Kernels, CudaError> {
+        static LOADED: Mutex<Vec<(Context, DataType, Kernels)>> = Mutex::new(Vec::new());
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, _, kernels)) = loaded.iter().find(|(c, t, _)| *c == context && *t == data_type) {
+            return Ok(*kernels);
+        }
         let name = data_type.to_string();
         let module = load(context, &name)?;
         let function = |kind: &str| module.function(&format!("{kind}_{name}"));
-        Ok(Kernels {
+        let kernels = Kernels {
             ll: function("ll")?,
             ll128: function("ll128")?,
             push: function("push")?,
             copy: function("copy")?,
             ring: function("ring")?,
-        })
+        };
+        loaded.push((context, data_type, kernels));
+        Ok(kernels)
     }
 }
 
@@ -222,8 +243,8 @@ impl Device {
     }
 
     /// The copy engine's call: copies in streams of their own, and one kernel in the caller's.
-    fn copy(&self, call: &DeviceCall, plan: &Plan, args: Args, kernels: Kernels) -> Result<(), CudaError> {
-        let common = self.common.as_ref().ok_or(CudaError::NoFunction("copy_begin"))?;
+    fn copy(&mut self, call: &DeviceCall, plan: &Plan, args: Args, kernels: Kernels) -> Result<(), CudaError> {
+        let common = self.common.ok_or(CudaError::NoFunction("copy_begin"))?;
         let bytes = call.count * call.data_type.bytes() as u64;
         let pushed = plan.share.min(self.machine.arena.push_bytes).min(bytes) / 4096 * 4096;
         let chunks = chunks(pushed, bytes, &self.machine.arena, plan.part, plan.least_chunk);
@@ -239,61 +260,46 @@ impl Device {
         for (number, chunk) in chunks.iter().enumerate() {
             (copy.end[number], copy.slot[number]) = (chunk.at + chunk.bytes, chunk.slot);
         }
+        let [engine, flags, waits] = &self.streams;
+        while self.copied.len() < chunks.len() {
+            self.copied.push(Event::new(self.context)?);
+            self.free.push(Event::new(self.context)?);
+        }
         self.fork.record(call.stream)?;
-        let used = (plan.streams as usize).clamp(1, self.streams.len());
-        let (first, begun) = &self.streams[0];
-        first.get().wait(&self.fork)?;
-        // SAFETY: as in `all_reduce`.
-        unsafe { common.copy_begin.launch(1, 32, first.get(), &args)? };
-        if used > 1 {
-            begun.record(first.get())?;
-            for (stream, _) in &self.streams[1..used] {
-                stream.get().wait(begun)?;
+        engine.get().wait(&self.fork)?;
+        // SAFETY: (all launches and copies) as in `all_reduce`; a slot of the peer's is free when its turn comes.
+        unsafe { common.copy_begin.launch(1, 32, engine.get(), &args)? };
+        let driver = self.context.driver();
+        let peer = args.arena[(args.rank ^ 1) as usize];
+        let mut launched = false;
+        for (number, chunk) in chunks.iter().enumerate() {
+            if let Some(read) = chunk.after {
+                // What waits for the peer's kernel comes after ours, lest it stand in its way in a queue.
+                if !launched {
+                    // SAFETY: as above.
+                    unsafe { kernels.copy.launch(plan.blocks, plan.threads, call.stream, &copy)? };
+                    launched = true;
+                    waits.get().wait(&self.copied[0])?;
+                }
+                // SAFETY: as above.
+                unsafe { common.copy_wait.launch(1, 32, waits.get(), &Args { chunk: read, ..args })? };
+                self.free[number].record(waits.get())?;
+                engine.get().wait(&self.free[number])?;
             }
+            let (to, from, bytes) = (peer + chunk.slot, args.send + chunk.at, chunk.bytes as usize);
+            // SAFETY: as above.
+            unsafe { driver.copy_device_async(to, from, bytes, engine.get().raw())? };
+            self.copied[number].record(engine.get())?;
+            flags.get().wait(&self.copied[number])?;
+            // SAFETY: as above.
+            unsafe { common.copy_flag.launch(1, 32, flags.get(), &Args { chunk: number as u32, ..args })? };
         }
-        let stream = |number: usize| self.streams[number % used].0.get();
-        // Those that wait for the peer's kernel come after ours, lest they stand in its way in a queue.
-        let at_once = chunks.iter().take_while(|chunk| chunk.after.is_none()).count();
-        for (number, chunk) in chunks[..at_once].iter().enumerate() {
-            self.copy_chunk(common, &args, chunk, number, stream(number))?;
+        if !launched {
+            // SAFETY: as above.
+            unsafe { kernels.copy.launch(plan.blocks, plan.threads, call.stream, &copy)? };
         }
-        // SAFETY: as in `all_reduce`.
-        unsafe { kernels.copy.launch(plan.blocks, plan.threads, call.stream, &copy)? };
-        for (number, chunk) in chunks.iter().enumerate().skip(at_once) {
-            self.copy_chunk(common, &args, chunk, number, stream(number))?;
-        }
-        for (stream, done) in &self.streams[..used] {
-            done.record(stream.get())?;
-            call.stream.wait(done)?;
-        }
-        Ok(())
-    }
-
-    /// One chunk, and behind it the number of the call.
-    fn copy_chunk(
-        &self,
-        common: &Common,
-        args: &Args,
-        chunk: &Chunk,
-        number: usize,
-        stream: StreamRef,
-    ) -> Result<(), CudaError> {
-        if let Some(read) = chunk.after {
-            // SAFETY: as in `all_reduce`.
-            unsafe { common.copy_wait.launch(1, 32, stream, &Args { chunk: read, ..*args })? };
-        }
-        let (driver, stream) = (self.context.driver(), stream.raw());
-        let (own, peer) = (args.arena[args.rank as usize], args.arena[(args.rank ^ 1) as usize]);
-        let arrived = peer + args::ARRIVED_AT + 8 * (u64::from(args.rank * args::SLOTS) + number as u64);
-        // SAFETY: the caller's buffer, a slot of the peer's that is free by now, and words of both arenas.
-        unsafe {
-            driver.copy_device_async(peer + chunk.slot, args.send + chunk.at, chunk.bytes as usize, stream)?;
-            driver.copy_device_async(arrived, own + args::COPIES_AT, 8, stream)?;
-            match args.send == args.recv {
-                true => driver.copy_device_async(arrived - peer + own, own + args::COPIES_AT, 8, stream),
-                false => Ok(()),
-            }
-        }
+        self.joined.record(flags.get())?;
+        call.stream.wait(&self.joined)
     }
 
     /// Calls in another stream begin after those of the last one.

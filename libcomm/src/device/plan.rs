@@ -55,8 +55,6 @@ pub struct Plan {
     pub part: u32,
     /// Copy engine: no chunk is shorter, except the last.
     pub least_chunk: u64,
-    /// Copy engine: streams that copies alternate between.
-    pub streams: u32,
 }
 
 /// What a plan depends on beside the message.
@@ -84,8 +82,8 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
     };
     let wanted = match forced {
         Some(path) => path,
-        None if bytes <= if pair { 64 * KIB } else { 128 * KIB } => Path::Ll,
-        None if bytes <= 2 * MIB => Path::Ll128,
+        None if bytes < if pair { 64 * KIB } else { 128 * KIB } => Path::Ll,
+        None if bytes <= 8 * MIB => Path::Ll128,
         None if bytes <= 64 * MIB => Path::Push,
         None => Path::Copy,
     };
@@ -97,17 +95,8 @@ fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
     let all = machine.multiprocessors;
     // Virtual ranks share one GPU and must all be resident.
     let most = if machine.ranks == 2 { all } else { all / machine.ranks };
-    let base = Plan {
-        path,
-        blocks: 1,
-        threads: 512,
-        push_warps: 0,
-        piece: 8192,
-        share: 0,
-        part: 160,
-        least_chunk: 2 * MIB,
-        streams: 2,
-    };
+    let base =
+        Plan { path, blocks: 1, threads: 512, push_warps: 0, piece: 8192, share: 0, part: 128, least_chunk: 8 * MIB };
     let blocks = |work: u64| (work as u32).clamp(1, most.max(1));
     match path {
         Path::Ll => {
@@ -117,12 +106,16 @@ fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
         }
         Path::Ll128 => {
             let units = bytes.div_ceil(480);
-            let push_warps = if bytes > 2 * MIB { 8 } else { 0 };
-            Plan { push_warps, blocks: blocks(units.div_ceil(16)), ..base }
+            let threads = if bytes <= MIB { 256 } else { 512 };
+            let push_warps = if bytes > 6 * MIB { 4 } else { 0 };
+            Plan { push_warps, threads, blocks: blocks(units.div_ceil(u64::from(threads) / 32)), ..base }
         }
-        Path::Push => Plan { blocks: all, push_warps: 8, ..base },
+        Path::Push => {
+            let piece = if bytes < 32 * MIB { 4096 } else { 8192 };
+            Plan { blocks: all, push_warps: 8, piece, ..base }
+        }
         // Room is left on the multiprocessors for the kernels that wait for slots.
-        Path::Copy => Plan { blocks: all.saturating_sub(4).max(1), push_warps: 4, share: (bytes / 6).min(8 * MIB), ..base },
+        Path::Copy => Plan { blocks: all.saturating_sub(4).max(1), push_warps: 4, ..base },
         Path::Ring => Plan { blocks: blocks(bytes.div_ceil(64 * KIB)).min(most / 2).max(1), ..base },
         Path::Staged => base,
     }

@@ -2,6 +2,7 @@
 //! gets. If any rank cannot, all take the way through the host, and know which one could not and why.
 #![expect(unsafe_code, reason = "launches the proof")]
 
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use kernels::args::{self, Args};
@@ -19,8 +20,6 @@ use crate::types::DataType;
 const PROOF_LIMIT: Duration = Duration::from_secs(2);
 /// Bytes that each pair writes in it, each way at once.
 const PROOF_BYTES: u64 = 1 << 20;
-/// Streams for copies.
-const COPY_STREAMS: usize = 2;
 
 /// What a rank tells the others about its device. Plain numbers in the machine's order: all are on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +133,8 @@ pub(crate) fn set_up(
     let layout = Arena::new(around.size.max(2), least);
 
     let bytes = if around.size > 1 && around.peer_to_peer { layout.bytes } else { 4096 };
-    let arena = DeviceBuffer::new(context, bytes as usize)?;
+    // Once it is on offer a peer may write to it, so a rank that fails from there on leaves it to the process's end.
+    let arena = ManuallyDrop::new(DeviceBuffer::new(context, bytes as usize)?);
     arena.fill(0, bytes.min(layout.push_at) as usize, 0)?;
     let record = HostBuffer::new(context, 4096)?;
     let segment = register_segment(context, around.mapping);
@@ -160,9 +160,10 @@ pub(crate) fn set_up(
         let theirs = Offer::from_bytes(bytes);
         match offer.reach(&theirs)? {
             Reach::Here => {
-                // Later, a kernel of a rank in this process may be waiting for us.
+                // Loading may wait for all work of the context, and later a kernel of a rank in this process may be
+                // waiting for us.
                 if typed.is_empty() {
-                    let loaded = DataType::ALL.map(|data_type| Kernels::load(context, data_type));
+                    let loaded = DataType::ON_DEVICE.map(|data_type| Kernels::load(context, data_type));
                     typed = loaded.into_iter().collect::<Result<_, _>>().map_err(|error| error.to_string())?;
                 }
                 if theirs.device != offer.device {
@@ -217,9 +218,7 @@ pub(crate) fn set_up(
         arena: layout,
         whole_lines: true, // until the kinds of links are told apart, the proof below has to do
     };
-    let streams = (0..COPY_STREAMS)
-        .map(|_| Ok((Stream::new(context)?, Event::new(context)?)))
-        .collect::<Result<_, CudaError>>()?;
+    let streams = [Stream::new(context)?, Stream::new(context)?, Stream::new(context)?];
     let mut device = Device {
         context,
         machine,
@@ -232,10 +231,13 @@ pub(crate) fn set_up(
         staging: None,
         streams,
         fork: Event::new(context)?,
+        joined: Event::new(context)?,
+        copied: Vec::new(),
+        free: Vec::new(),
         serial: Event::new(context)?,
         last_stream: None,
         _segment: segment.ok(),
-        arena,
+        arena: ManuallyDrop::into_inner(arena),
     };
     device.kernels[DataType::F32 as usize - 1] = f32_kernels;
     for (place, kernels) in device.kernels.iter_mut().zip(typed) {
@@ -275,7 +277,7 @@ impl Device {
     fn prove(&mut self) -> Result<(), String> {
         let text = |error: CudaError| error.to_string();
         let common = self.common.as_ref().ok_or("the kernels are not loaded")?;
-        let stream = self.streams[0].0.get();
+        let stream = self.streams[0].get();
         let args = Args {
             count: PROOF_BYTES,
             recv: self.arena.address() + args::PROOF_AT,

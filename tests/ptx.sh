@@ -1,0 +1,39 @@
+#!/bin/sh
+# Proves that kernels/ptx is what kernels/device compiles to, byte for byte, and assembles it for every architecture
+# from Volta on; a kernel that spills registers fails. `tests/ptx.sh --write` makes the files anew.
+# Compiler and assembler come from PyPI, about 65 MB once, into target/cuda: no GPU, no driver, no toolkit.
+set -e
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+tools=$target/cuda
+if [ ! -e "$tools/complete" ]; then
+    python=python3
+    if ! python3 -m pip --version >/dev/null 2>&1; then
+        python3 -m venv "$target/venv"
+        python=$target/venv/bin/python
+    fi
+    rm -rf "$tools"
+    "$python" -m pip install --quiet --no-deps --no-compile --disable-pip-version-check --root-user-action=ignore \
+        --target "$tools" nvidia-cuda-nvrtc-cu12==12.0.140 nvidia-cuda-nvcc-cu12==12.9.86
+    touch "$tools/complete"
+fi
+nvrtc=$(cd "$tools/nvidia/cuda_nvrtc/lib" && pwd)
+[ -e "$nvrtc/libnvrtc.so" ] || ln -s libnvrtc.so.12 "$nvrtc/libnvrtc.so"
+check=--check
+[ "$1" = --write ] && check=
+LD_LIBRARY_PATH=$nvrtc ${CARGO:-cargo} run --quiet -p kernels --features generate --bin generate -- $check
+spills=$target/spills
+: >"$spills"
+for ptx in kernels/ptx/*.ptx; do
+    for arch in sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120; do
+        "$tools/nvidia/cuda_nvcc/bin/ptxas" -v -arch="$arch" "$ptx" -o "$target/assembled.cubin" 2>&1 |
+            awk -v where="$ptx for $arch" '/Compiling entry/ { kernel = $6 }
+                / bytes spill stores/ && !/ 0 bytes spill stores, 0 bytes spill loads/ { print where ": " kernel ":" $0 }
+                /error|fatal/ { print where ": " $0 }' >>"$spills"
+    done
+done
+if [ -s "$spills" ]; then
+    echo "error: these kernels spill registers or do not assemble:" >&2
+    cat "$spills" >&2
+    exit 1
+fi
