@@ -4,7 +4,7 @@ CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 RELEASE = $(TARGET)/release
 
-.PHONY: demo build test lint unit loom e2e bench soak simulate fuzz packages install clean
+.PHONY: ptx ptx-check demo build test lint unit loom e2e bench soak simulate fuzz packages install clean
 
 # The main job: four processes train one network, gradients averaged through shared memory.
 demo: build
@@ -14,7 +14,7 @@ build:
 	$(CARGO) build --release --workspace
 
 # Everything that must hold before a change lands. Installs what it needs by name.
-test: packages lint unit loom e2e
+test: packages lint ptx-check unit loom e2e
 
 packages:
 	tests/packages.sh
@@ -23,6 +23,13 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+# The kernels as they are shipped, made anew; `ptx-check` proves them fresh and assembles them.
+ptx:
+	tests/ptx.sh --write
+
+ptx-check:
+	tests/ptx.sh
 
 unit:
 	$(CARGO) test --workspace --exclude tests
@@ -39,10 +46,12 @@ bench: build
 	python3 tests/peers/launch.py
 	python3 tests/peers/output.py
 	python3 tests/peers/behaviour.py
+	python3 tests/peers/collectives.py
 
 # Long runs: chaos, a thousand jobs in a row, a thousand flipped bits.
 soak: build
 	$(CARGO) test -p tests --release -- --ignored --nocapture
+	$(CARGO) test -p libcomm --release --test soak -- --ignored --nocapture
 
 # prun, and libcomm for programs that link it: make install PREFIX=$$HOME/.local
 PREFIX ?= /usr/local

@@ -43,7 +43,8 @@ pub fn command(language: Language, mut arguments: Vec<OsString>) -> Result<Compi
         Language::C => ("CC", "cc"),
         Language::Cxx => ("CXX", "c++"),
     };
-    let compiler = std::env::var_os(variable).filter(|set| !set.is_empty() && !names_prun(set)).unwrap_or_else(|| usual.into());
+    let compiler =
+        std::env::var_os(variable).filter(|set| !set.is_empty() && !names_prun(set)).unwrap_or_else(|| usual.into());
     let argv = argv(compiler, &libcomm, arguments);
     Ok(if show { Compile::Show(shown(&argv)) } else { Compile::Become(argv) })
 }
