@@ -128,9 +128,9 @@ impl Bench<'_> {
     fn measure(&self, variants: &[Variant<'_>], count: usize, eager: bool) -> anyhow::Result<Vec<(f64, f64)>> {
         let bytes = 4 * count;
         let (calls, replays, batches) = match bytes {
-            0..=0x10_0000 => (20, 20, 9),
-            0..=0x100_0000 => (10, 5, 9),
-            0..=0x400_0000 => (5, 3, 7),
+            bytes if bytes <= MIB => (20, 20, 9),
+            bytes if bytes <= 16 * MIB => (10, 5, 9),
+            bytes if bytes <= 64 * MIB => (5, 3, 7),
             _ => (2, 2, 5),
         };
         let graphs: Vec<Graph> = variants.iter().map(|v| self.capture(v, count, calls)).collect::<Result<_, _>>()?;
