@@ -19,6 +19,7 @@ need slurmd slurmd
 need sbatch slurm-client
 need git git
 need chromium chromium
+python3 -m pip --version >/dev/null 2>&1 || python3 -c 'import ensurepip' 2>/dev/null || needed="$needed python3-venv"
 python3 -c 'import numpy' 2>/dev/null || /usr/bin/python3 -c 'import numpy' 2>/dev/null || needed="$needed python3-numpy"
 /usr/bin/python3 -c 'import torch' 2>/dev/null || needed="$needed python3-torch"
 
