@@ -87,7 +87,10 @@ fn nothing_is_left_when_keeper_and_rankd_are_killed_together_and_prun_says_so() 
 #[test]
 fn nothing_is_left_when_keeper_and_prun_are_killed_together() {
     // prun may have ended the job for its keeper's death before its own comes.
-    after_the_death_of(|job| vec![job.keeper(), job.pid()], |ended| assert!([KILLED, 125].contains(&ended.code()), "{ended:?}"));
+    after_the_death_of(
+        |job| vec![job.keeper(), job.pid()],
+        |ended| assert!([KILLED, 125].contains(&ended.code()), "{ended:?}"),
+    );
 }
 
 #[test]
