@@ -14,9 +14,7 @@ use crate::cuda::{self, StreamRef};
 use crate::bootstrap;
 use crate::choose::Algorithm;
 use crate::clock::now_ns;
-use crate::collectives::{
-    all_gather, all_gather_v, all_reduce, all_to_all, broadcast, reduce_scatter, rooted, scan,
-};
+use crate::collectives::{all_gather, all_gather_v, all_reduce, all_to_all, broadcast, reduce_scatter, rooted, scan};
 use crate::device::plan::{Path, Plan};
 use crate::device::{self, Device, DeviceCall, STAGED_CHUNK};
 use crate::element::{Element, with_type};
@@ -587,7 +585,9 @@ impl Comm {
     ) -> Result<(), CommError> {
         let operation = Operation::Gather;
         let bytes = match root == self.rank() {
-            true => Buffers { operation, send, recv, data_type }.check(count, 1, self.size() as usize, root as usize)?,
+            true => {
+                Buffers { operation, send, recv, data_type }.check(count, 1, self.size() as usize, root as usize)?
+            }
             false => Buffers { operation, send, recv: send.cast_mut(), data_type }.check(count, 1, 1, 0)?,
         };
         self.is_rank(operation, root)?;
@@ -612,7 +612,9 @@ impl Comm {
     ) -> Result<(), CommError> {
         let operation = Operation::Scatter;
         let bytes = match root == self.rank() {
-            true => Buffers { operation, send, recv, data_type }.check(count, self.size() as usize, 1, root as usize)?,
+            true => {
+                Buffers { operation, send, recv, data_type }.check(count, self.size() as usize, 1, root as usize)?
+            }
             false => Buffers { operation, send: recv, recv, data_type }.check(count, 1, 1, 0)?,
         };
         self.is_rank(operation, root)?;

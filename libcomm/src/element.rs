@@ -43,11 +43,13 @@ impl E5M2 {
     /// The nearest, ties to even; what is too large becomes 57344 with its sign, infinities stay.
     pub fn from_f32(x: f32) -> E5M2 {
         let sign = (x.to_bits() >> 24) as u8 & 0x80;
-        E5M2(sign | match x.abs() {
-            x if x.is_nan() => 0x7f,
-            f32::INFINITY => 0x7c,
-            x => single_to_small(x, 2, 15).min(0x7b),
-        })
+        E5M2(
+            sign | match x.abs() {
+                x if x.is_nan() => 0x7f,
+                f32::INFINITY => 0x7c,
+                x => single_to_small(x, 2, 15).min(0x7b),
+            },
+        )
     }
 }
 
@@ -118,20 +120,35 @@ macro_rules! integers {
         impl Arithmetic for $type {
             type Acc = $type;
             type Wide = $wide; // holds the sum of any 2^32 of them
+            #[inline(always)]
             fn widen(self) -> $type { self }
+            #[inline(always)]
             fn narrow(acc: $type) -> $type { acc }
+            #[inline(always)]
             fn sum(a: $type, b: $type) -> $type { a.wrapping_add(b) }
+            #[inline(always)]
             fn prod(a: $type, b: $type) -> $type { a.wrapping_mul(b) }
+            #[inline(always)]
             fn min(a: $type, b: $type) -> $type { a.min(b) }
+            #[inline(always)]
             fn max(a: $type, b: $type) -> $type { a.max(b) }
+            #[inline(always)]
             fn wide(self) -> $wide { self.into() }
+            #[inline(always)]
             fn wide_sum(a: $wide, b: $wide) -> $wide { a + b }
+            #[inline(always)]
             fn mean(sum: $wide, ranks: u32) -> $type { (sum / <$wide>::from(ranks)) as $type }
+            #[inline(always)]
             fn bit_and(a: $type, b: $type) -> $type { a & b }
+            #[inline(always)]
             fn bit_or(a: $type, b: $type) -> $type { a | b }
+            #[inline(always)]
             fn bit_xor(a: $type, b: $type) -> $type { a ^ b }
+            #[inline(always)]
             fn all(a: $type, b: $type) -> $type { (a != 0 && b != 0).into() }
+            #[inline(always)]
             fn any(a: $type, b: $type) -> $type { (a != 0 || b != 0).into() }
+            #[inline(always)]
             fn truth(self) -> $type { (self != 0).into() }
         }
     )*};
@@ -156,15 +173,24 @@ macro_rules! floats {
         impl Arithmetic for $type {
             type Acc = $acc;
             type Wide = $acc;
+            #[inline(always)]
             fn widen(self) -> $acc { $widen(self) }
+            #[inline(always)]
             fn narrow(acc: $acc) -> $type { $narrow(acc) }
+            #[inline(always)]
             fn sum(a: $acc, b: $acc) -> $acc { a + b }
+            #[inline(always)]
             fn prod(a: $acc, b: $acc) -> $acc { a * b }
             // A NaN on either side stays: on the right because the comparison is false.
+            #[inline(always)]
             fn min(a: $acc, b: $acc) -> $acc { if a < b || a.is_nan() { a } else { b } }
+            #[inline(always)]
             fn max(a: $acc, b: $acc) -> $acc { if a > b || a.is_nan() { a } else { b } }
+            #[inline(always)]
             fn wide(self) -> $acc { $widen(self) }
+            #[inline(always)]
             fn wide_sum(a: $acc, b: $acc) -> $acc { a + b }
+            #[inline(always)]
             fn mean(sum: $acc, ranks: u32) -> $type { $narrow(sum / ranks as $acc) }
         }
     )*};

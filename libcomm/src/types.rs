@@ -40,11 +40,21 @@ impl Operation {
     pub(crate) fn from_number(number: u8) -> Option<Operation> {
         use Operation::*;
         const ALL: [Operation; 13] = [
-            Barrier, AllReduce, Broadcast, AllGather, ReduceScatter, Exchange, Finalize, Reduce, Gather, Scatter, AllToAll,
-            Scan, AllGatherV,
+            Barrier,
+            AllReduce,
+            Broadcast,
+            AllGather,
+            ReduceScatter,
+            Exchange,
+            Finalize,
+            Reduce,
+            Gather,
+            Scatter,
+            AllToAll,
+            Scan,
+            AllGatherV,
         ];
-        ALL.into_iter()
-            .find(|o| *o as u8 == number)
+        ALL.into_iter().find(|o| *o as u8 == number)
     }
 }
 

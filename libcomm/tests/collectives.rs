@@ -118,7 +118,10 @@ fn counts<T>(ranks: u32) -> Vec<usize> {
 fn cases<T: Element>(ranks: u32) -> impl Iterator<Item = (Op, usize)> {
     Op::ALL.into_iter().filter(|op| op.applies_to(T::TYPE)).flat_map(move |op| {
         let few = !matches!(op, Op::Sum | Op::Avg);
-        counts::<T>(ranks).into_iter().filter(move |count| !few || [1, 17, CHUNK / size_of::<T>() + 1].contains(count)).map(move |count| (op, count))
+        counts::<T>(ranks)
+            .into_iter()
+            .filter(move |count| !few || [1, 17, CHUNK / size_of::<T>() + 1].contains(count))
+            .map(move |count| (op, count))
     })
 }
 
@@ -128,27 +131,25 @@ fn what<T: Element>(name: &str, comm: &Comm, op: Op, count: usize) -> String {
 
 fn all_reduces<T: Sample>(comm: &Comm) {
     for (op, count) in cases::<T>(comm.size()) {
-        {
-            for variant in 0..4 {
-                let (in_place, misaligned) = (variant & 1 != 0, variant & 2 != 0);
-                for call in 0..3 {
-                    let all = sends::<T>(op, call, comm.size(), count);
-                    let own = &all[comm.rank() as usize];
-                    let wanted = reference::all_reduce(&all, op);
-                    let mut send = Guarded::of(own, misaligned);
-                    let mut recv = Guarded::<T>::new(count, !misaligned);
-                    match in_place {
-                        true => comm.all_reduce_in_place(send.slice(), op).unwrap(),
-                        false => comm.all_reduce(send.slice(), recv.slice(), op).unwrap(),
-                    }
-                    let what = what::<T>("allreduce", comm, op, count);
-                    assert_same(if in_place { send.slice() } else { recv.slice() }, &wanted, &what);
-                    if !in_place {
-                        assert_same(send.slice(), own, "send");
-                    }
-                    send.assert_guards();
-                    recv.assert_guards();
+        for variant in 0..4 {
+            let (in_place, misaligned) = (variant & 1 != 0, variant & 2 != 0);
+            for call in 0..3 {
+                let all = sends::<T>(op, call, comm.size(), count);
+                let own = &all[comm.rank() as usize];
+                let wanted = reference::all_reduce(&all, op);
+                let mut send = Guarded::of(own, misaligned);
+                let mut recv = Guarded::<T>::new(count, !misaligned);
+                match in_place {
+                    true => comm.all_reduce_in_place(send.slice(), op).unwrap(),
+                    false => comm.all_reduce(send.slice(), recv.slice(), op).unwrap(),
                 }
+                let what = what::<T>("allreduce", comm, op, count);
+                assert_same(if in_place { send.slice() } else { recv.slice() }, &wanted, &what);
+                if !in_place {
+                    assert_same(send.slice(), own, "send");
+                }
+                send.assert_guards();
+                recv.assert_guards();
             }
         }
     }
@@ -157,30 +158,28 @@ fn all_reduces<T: Sample>(comm: &Comm) {
 fn reduce_scatters<T: Sample>(comm: &Comm) {
     let (ranks, me) = (comm.size(), comm.rank() as usize);
     for (op, count) in cases::<T>(ranks) {
-        {
-            for variant in 0..4 {
-                let (in_place, misaligned) = (variant & 1 != 0, variant & 2 != 0);
-                for call in 0..3 {
-                    let all = sends::<T>(op, call, ranks, count * ranks as usize);
-                    let wanted = reference::reduce_scatter(&all, op, me);
-                    let mut send = Guarded::of(&all[me], misaligned);
-                    let mut recv = Guarded::<T>::new(count, !misaligned);
-                    let what = what::<T>("reduce_scatter", comm, op, count);
-                    match in_place {
-                        true => {
-                            comm.reduce_scatter_in_place(send.slice(), op).unwrap();
-                            assert_same(&send.slice()[me * count..(me + 1) * count], &wanted, &what);
-                            assert_same(&send.slice()[..me * count], &all[me][..me * count], "the rest");
-                        }
-                        false => {
-                            comm.reduce_scatter(send.slice(), recv.slice(), op).unwrap();
-                            assert_same(recv.slice(), &wanted, &what);
-                            assert_same(send.slice(), &all[me], "send");
-                        }
+        for variant in 0..4 {
+            let (in_place, misaligned) = (variant & 1 != 0, variant & 2 != 0);
+            for call in 0..3 {
+                let all = sends::<T>(op, call, ranks, count * ranks as usize);
+                let wanted = reference::reduce_scatter(&all, op, me);
+                let mut send = Guarded::of(&all[me], misaligned);
+                let mut recv = Guarded::<T>::new(count, !misaligned);
+                let what = what::<T>("reduce_scatter", comm, op, count);
+                match in_place {
+                    true => {
+                        comm.reduce_scatter_in_place(send.slice(), op).unwrap();
+                        assert_same(&send.slice()[me * count..(me + 1) * count], &wanted, &what);
+                        assert_same(&send.slice()[..me * count], &all[me][..me * count], "the rest");
                     }
-                    send.assert_guards();
-                    recv.assert_guards();
+                    false => {
+                        comm.reduce_scatter(send.slice(), recv.slice(), op).unwrap();
+                        assert_same(recv.slice(), &wanted, &what);
+                        assert_same(send.slice(), &all[me], "send");
+                    }
                 }
+                send.assert_guards();
+                recv.assert_guards();
             }
         }
     }
@@ -366,10 +365,12 @@ fn allocated<T: Sample>(comm: &Comm) {
                     1 => comm.all_reduce_in_place(&mut send[1..=count], Op::Sum).unwrap(),
                     2 if comm.rank() == 0 => comm.all_reduce(own, &mut recv[1..=count], Op::Sum).unwrap(),
                     2 => comm.all_reduce(&send[1..=count], &mut recv[1..=count], Op::Sum).unwrap(),
-                    _ if comm.rank() % 2 == 0 => comm.all_reduce_in_place(&mut send[1..=count], Op::Sum).unwrap(),
+                    _ if comm.rank().is_multiple_of(2) => {
+                        comm.all_reduce_in_place(&mut send[1..=count], Op::Sum).unwrap()
+                    }
                     _ => comm.all_reduce(&send[1..=count], &mut recv[1..=count], Op::Sum).unwrap(),
                 }
-                let in_place = variant == 1 || variant == 3 && comm.rank() % 2 == 0;
+                let in_place = variant == 1 || variant == 3 && comm.rank().is_multiple_of(2);
                 let result = if in_place { &send } else { &recv };
                 assert_same(&result[1..=count], &wanted, &what);
                 assert_eq!(result[0].bits() | result[count + 1].bits(), 0, "{what}: a neighbour was written");
@@ -381,12 +382,17 @@ fn allocated<T: Sample>(comm: &Comm) {
 #[test]
 fn allreduce_of_allocated_buffers_equals_the_reference() {
     for n in [1, 2, 3, 4, 7] {
-        ranks_with(n, CHUNK, |_| {}, |comm| {
-            allocated::<f32>(&comm);
-            allocated::<i8>(&comm);
-            allocated::<bf16>(&comm);
-            comm.finalize().unwrap();
-        });
+        ranks_with(
+            n,
+            CHUNK,
+            |_| {},
+            |comm| {
+                allocated::<f32>(&comm);
+                allocated::<i8>(&comm);
+                allocated::<bf16>(&comm);
+                comm.finalize().unwrap();
+            },
+        );
     }
 }
 
@@ -398,20 +404,25 @@ fn allreduce_as_chosen_equals_the_reference() {
 #[test]
 fn large_results_past_the_caches_equal_the_reference() {
     for n in [2, 3] {
-        ranks_with(n, 64 * 1024, |_| {}, |comm| {
-            for count in [1 << 18, (1 << 18) + 1, 700_001] {
-                let all = sends::<f32>(Op::Sum, 0, n, count);
-                let mut send = Guarded::of(&all[comm.rank() as usize], true);
-                let mut recv = Guarded::<f32>::new(count, false);
-                comm.all_reduce(send.slice(), recv.slice(), Op::Sum).unwrap();
-                let wanted = reference::all_reduce(&all, Op::Sum);
-                assert_same(recv.slice(), &wanted, "out of place");
-                comm.all_reduce_in_place(send.slice(), Op::Sum).unwrap();
-                assert_same(send.slice(), &wanted, "in place");
-                send.assert_guards();
-                recv.assert_guards();
-            }
-        });
+        ranks_with(
+            n,
+            64 * 1024,
+            |_| {},
+            |comm| {
+                for count in [1 << 18, (1 << 18) + 1, 700_001] {
+                    let all = sends::<f32>(Op::Sum, 0, n, count);
+                    let mut send = Guarded::of(&all[comm.rank() as usize], true);
+                    let mut recv = Guarded::<f32>::new(count, false);
+                    comm.all_reduce(send.slice(), recv.slice(), Op::Sum).unwrap();
+                    let wanted = reference::all_reduce(&all, Op::Sum);
+                    assert_same(recv.slice(), &wanted, "out of place");
+                    comm.all_reduce_in_place(send.slice(), Op::Sum).unwrap();
+                    assert_same(send.slice(), &wanted, "in place");
+                    send.assert_guards();
+                    recv.assert_guards();
+                }
+            },
+        );
     }
 }
 

@@ -113,11 +113,16 @@ fn soak(limit: Duration, seed: u64) {
         let chunk = [1024, 4096, 256 * 1024][jobs.below(3) as usize];
         let algorithm = [None, Some(Algorithm::Ring), Some(Algorithm::TwoShot)][jobs.below(3) as usize];
         println!("{ranks} ranks, chunks of {chunk}, {algorithm:?}, seed {seed}");
-        ranks_with(ranks, chunk, |settings| settings.algorithm = algorithm, |comm| {
-            let mut random = Random(seed);
-            (0..100).for_each(|_| one_call(&comm, &mut random));
-            comm.finalize().unwrap();
-        });
+        ranks_with(
+            ranks,
+            chunk,
+            |settings| settings.algorithm = algorithm,
+            |comm| {
+                let mut random = Random(seed);
+                (0..100).for_each(|_| one_call(&comm, &mut random));
+                comm.finalize().unwrap();
+            },
+        );
         calls += 100;
     }
     println!("{calls} calls in {:.0} s", began.elapsed().as_secs_f64());

@@ -17,12 +17,8 @@ pub(crate) unsafe fn run(steps: &mut Steps<'_>, send: *const u8, recv: *mut u8, 
     }
     let most = steps.chunk_bytes() / ranks as usize / 64 * 64;
     for (chunk, piece) in (0..).zip(pieces(bytes, most)) {
-        let part = |rank: u32| Piece {
-            region: Region::Chunk,
-            offset: rank as usize * most,
-            bytes: piece.len(),
-            index: rank,
-        };
+        let part =
+            |rank: u32| Piece { region: Region::Chunk, offset: rank as usize * most, bytes: piece.len(), index: rank };
         let at = |rank: u32| rank as usize * bytes + piece.start;
         steps.reclaim()?;
         for rank in (0..ranks).filter(|rank| *rank != me) {

@@ -99,12 +99,8 @@ pub(crate) unsafe fn scatter(
     }
     let most = steps.chunk_bytes() / ranks as usize / 64 * 64;
     for (chunk, piece) in (0..).zip(pieces(bytes, most)) {
-        let part = |rank: u32| Piece {
-            region: Region::Chunk,
-            offset: rank as usize * most,
-            bytes: piece.len(),
-            index: rank,
-        };
+        let part =
+            |rank: u32| Piece { region: Region::Chunk, offset: rank as usize * most, bytes: piece.len(), index: rank };
         steps.reclaim()?;
         for rank in (0..ranks).filter(|rank| me == root && *rank != root) {
             // SAFETY: the parts lie inside the root's buffer, and the slot is reclaimed.

@@ -47,8 +47,11 @@ impl Heap {
     /// Maps all windows. Our own starts empty and zero: what an earlier program of this rank left is let go.
     pub(crate) fn open(mapping: &Mapping, me: u32) -> Result<Heap, SegmentError> {
         let geometry = mapping.geometry();
-        let (window_bytes, ranks) = (geometry.window_bytes(), geometry.ranks);
+        let (window_bytes, ranks) = (geometry.window_bytes, geometry.ranks);
         let bytes = window_bytes * ranks;
+        if bytes == 0 {
+            return Err(SegmentError::Map { bytes, cause: rustix::io::Errno::FBIG });
+        }
         let base = match mapping.file() {
             // SAFETY: a fresh shared mapping, placed by the kernel, of a part that the sealed file has.
             Some(fd) => unsafe {

@@ -202,6 +202,9 @@ pub struct Geometry {
     pub ranks: usize,
     /// Bytes of data in one slot.
     pub chunk_bytes: usize,
+    /// Bytes of one rank's window for `comm_alloc`: a terabyte, less where that many ranks would not fit the addresses,
+    /// none where the size of files is limited.
+    pub window_bytes: usize,
 }
 
 impl Geometry {
@@ -212,7 +215,8 @@ impl Geometry {
     /// Each rank's share of a chunk must be a whole number of lines of 64 bytes and at least one.
     pub fn new(ranks: u32, chunk_bytes: usize) -> Geometry {
         let ranks = ranks as usize;
-        Geometry { ranks, chunk_bytes: chunk_bytes.max(64 * ranks).next_multiple_of(64) }
+        let window_bytes = ((16 << 40) / ranks.max(1).next_power_of_two()).min(1 << 40);
+        Geometry { ranks, chunk_bytes: chunk_bytes.max(64 * ranks).next_multiple_of(64), window_bytes }
     }
 
     /// Bytes before the first rank block: identity, shared lines, exit words.
@@ -245,13 +249,8 @@ impl Geometry {
         self.part_at(self.ranks)
     }
 
-    /// Bytes of one rank's window: a terabyte, or less where that many ranks would not fit the addresses.
-    pub fn window_bytes(&self) -> usize {
-        ((16 << 40) / self.ranks.next_power_of_two()).min(1 << 40)
-    }
-
     /// Bytes of the whole segment, which is sparse.
     pub fn total_bytes(&self) -> usize {
-        self.heap_at() + self.ranks * self.window_bytes()
+        self.heap_at() + self.ranks * self.window_bytes
     }
 }

@@ -7,6 +7,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
@@ -148,8 +149,11 @@ pub(crate) fn open(fd: BorrowedFd<'_>, job_id: &str) -> Result<Mapping, SegmentE
     if theirs != job_id {
         return Err(not_ours(format!("it belongs to job {theirs}, this is job {job_id}")));
     }
-    let geometry = Geometry::new(found.local_size, found.chunk_bytes as usize);
+    let mut geometry = Geometry::new(found.local_size, found.chunk_bytes as usize);
     let bytes = fstat(fd).map_err(|e| not_ours(format!("fstat: {e}")))?.st_size as u64;
+    if bytes == geometry.heap_at() as u64 {
+        geometry.window_bytes = 0;
+    }
     if found.local_size == 0 || found.local_size > layout::MAX_RANKS || geometry.total_bytes() as u64 != bytes {
         return Err(not_ours(format!("its {bytes} bytes do not fit {} ranks", found.local_size)));
     }
@@ -168,7 +172,11 @@ fn identity(
     if local_size == 0 || local_size > layout::MAX_RANKS || local_size != world_size {
         return Err(SegmentError::Ranks { world_size, local_size });
     }
-    let geometry = Geometry::new(local_size, chunk_bytes);
+    let mut geometry = Geometry::new(local_size, chunk_bytes);
+    // Past that limit (`ulimit -f`) a file cannot grow, and trying is a signal.
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < geometry.total_bytes() as u64) {
+        geometry.window_bytes = 0;
+    }
     let mut id = [0; JOB_ID_BYTES];
     id[..job_id.len()].copy_from_slice(job_id.as_bytes());
     let identity = Identity {

@@ -52,9 +52,11 @@ pub(super) unsafe fn run<T: Element>(
         return steps.await_all();
     }
     // SAFETY: the caller's.
-    match steps.verifies() {
-        true => unsafe { run_checked(steps, send, recv, count, op) },
-        false => unsafe { run_unchecked(steps, send, recv, count, op) },
+    unsafe {
+        match steps.verifies() {
+            true => run_checked(steps, send, recv, count, op),
+            false => run_unchecked(steps, send, recv, count, op),
+        }
     }
 }
 
