@@ -4,7 +4,6 @@ pub(crate) mod abort;
 pub(crate) mod atomic;
 pub(crate) mod barrier;
 pub(crate) mod bell;
-#[cfg(not(loom))]
 pub(crate) mod heap;
 pub(crate) mod layout;
 pub(crate) mod mailbox;
