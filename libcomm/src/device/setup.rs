@@ -321,7 +321,9 @@ mod tests {
         let offer = offer(300, 2);
         assert_eq!(Offer::from_bytes(&offer.to_bytes()), offer);
         #[cfg(not(loom))]
-        const { assert!(Offer::BYTES <= crate::shm::mailbox::MAILBOX_BYTES) };
+        const {
+            assert!(Offer::BYTES <= crate::shm::mailbox::MAILBOX_BYTES)
+        };
     }
 
     #[test]
