@@ -31,7 +31,7 @@ try killed 30 any "$bin/prun" -n 2 "$bin/gpu_selftest" killed
 try late 20 0 "$bin/prun" -n 2 "$bin/gpu_selftest" late
 try virtual 60 0 env CUDA_DEVICE_MAX_CONNECTIONS=32 "$bin/gpu_selftest" virtual
 try p2p-off 40 0 env PRUN_P2P=off "$bin/prun" -n 2 "$bin/gpu_selftest"
-try four-on-two 40 0 "$bin/prun" -n 4 "$bin/gpu_selftest"
-try one-gpu 40 0 env CUDA_VISIBLE_DEVICES=0 "$bin/prun" -n 2 "$bin/gpu_selftest"
+try four-on-two 40 0 "$bin/prun" -n 4 --share-gpus "$bin/gpu_selftest"
+try one-gpu 40 0 env CUDA_VISIBLE_DEVICES=0 "$bin/prun" -n 2 --share-gpus "$bin/gpu_selftest"
 nvidia-smi --query-gpu=index,memory.used --format=csv,noheader
 exit $failed
