@@ -2,8 +2,8 @@
 //!
 //! The child is made with `CLONE_VM | CLONE_VFORK | CLONE_PIDFD`: it borrows rankd's memory until it execs, so
 //! nothing is copied, a failure comes back through plain memory, and the pidfd names exactly this process.
-//! rankd stands still meanwhile. In return the code that runs in the child ([`become_rank`]) may only make
-//! system calls and write to the [`Setup`] it was given: no allocation, no lock, no panic.
+//! rankd stands still meanwhile. In return the code that runs in the child (`become_rank`) may only make
+//! system calls and write to the `Setup` it was given: no allocation, no lock, no panic.
 //!
 //! What was tried (256 × `/bin/true`, 2 cores, median of 7, rankd's spawn loop alone): fork + exec 161 ms,
 //! `posix_spawn` without death signal or affinity 110 ms, this 112 ms.
@@ -241,7 +241,7 @@ extern "C" fn become_rank(argument: *mut c_void) -> c_int {
 
 /// Returns only on failure, with the step that failed; `errno` tells why.
 ///
-/// SAFETY: see [`become_rank`].
+/// SAFETY: see `become_rank`.
 unsafe fn prepare(setup: &Setup) -> Step {
     // SAFETY: system calls on descriptors and pointers that `spawn` vouches for.
     unsafe {
@@ -295,7 +295,7 @@ unsafe fn prepare(setup: &Setup) -> Step {
 
 /// Whether the CPUs in force are those that were set: a cgroup narrows a set without a word.
 ///
-/// SAFETY: see [`become_rank`].
+/// SAFETY: see `become_rank`.
 unsafe fn has_affinity(setup: &Setup) -> bool {
     let mut found = [0u64; COMPARED_WORDS];
     let words = setup.cpu_bytes / 8;
@@ -311,7 +311,7 @@ unsafe fn has_affinity(setup: &Setup) -> bool {
 /// Sets the memory policy and looks whether it is in force. Where system calls of this kind are forbidden (many
 /// containers), ranks go without: memory is near to the CPUs that first touch it anyway.
 ///
-/// SAFETY: see [`become_rank`].
+/// SAFETY: see `become_rank`.
 unsafe fn has_memory_policy(setup: &Setup) -> bool {
     if setup.memory_nodes.iter().all(|word| *word == 0) {
         return true;
