@@ -389,7 +389,10 @@ impl Comm {
             });
         }
         let plan = plan(device, bytes as u64);
+        // Each hop of the ring would cut an integer mean: it needs the whole sum.
+        let cut_by_ring = plan.path == Path::Ring && op == Op::Avg && data_type.is_integer() && self.size() > 2;
         match plan.path {
+            _ if cut_by_ring => self.all_reduce_staged(device, &call, bytes),
             Path::Staged => self.all_reduce_staged(device, &call, bytes),
             _ => self.call(record, |_| Ok(device.all_reduce(&call, &plan)?)),
         }
@@ -399,7 +402,7 @@ impl Comm {
     fn all_reduce_staged(&self, device: &mut Device, call: &DeviceCall, bytes: usize) -> Result<(), CommError> {
         let driver = device.context().driver();
         if call.stream.is_capturing(driver)? {
-            let why = device.staged_because().unwrap_or("it is asked for").to_owned();
+            let why = device.staged_because().unwrap_or("it is asked for, or there are more than two ranks").to_owned();
             return Err(CommError::invalid(
                 Operation::AllReduce,
                 format!("data goes through the host, which cannot be captured: {why}"),

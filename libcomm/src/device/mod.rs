@@ -171,11 +171,15 @@ impl Device {
     }
 
     /// The plan for a message, which tests and the benchmark may change.
+    ///
+    /// More than two ranks go through the host unless a path is forced: the kernels for them have not been proven on
+    /// GPUs yet, and nothing may be silently wrong.
     pub(crate) fn plan(&self, bytes: u64, forced: Option<Path>) -> Plan {
-        match self.staged_because {
-            Some(_) => Plan { path: Path::Staged, ..plan::plan(&self.machine, bytes, None) },
-            None => plan::plan(&self.machine, bytes, forced),
+        let unproven = self.machine.ranks > 2 && forced.is_none();
+        if self.staged_because.is_some() || unproven {
+            return Plan { path: Path::Staged, ..plan::plan(&self.machine, bytes, None) };
         }
+        plan::plan(&self.machine, bytes, forced)
     }
 
     /// What the first call that gave up has left, if any has.
