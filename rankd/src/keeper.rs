@@ -23,6 +23,8 @@ use crate::fork::{Forked, Reaped, keep_only, kill, reap};
 use crate::processes::{descendants, signal_descendants};
 use crate::proto::ExitStatus;
 
+/// A job that has run for so long has time to look for what others left.
+const LONG_JOB: Duration = Duration::from_millis(500);
 /// How long rankd may take for its own work beyond the grace period once prun is gone.
 const RANKD_MARGIN: Duration = Duration::from_secs(5);
 /// How long processes that SIGKILL does not end at once (stuck in a driver) are waited for.
@@ -39,13 +41,21 @@ pub(crate) fn watch(rankd: Forked, lifeline: OwnedFd, cgroup: Option<JobCgroup>,
     unsafe {
         keep_only(&mut keep);
     }
-    if cgroup.is_some() {
+    // A short job must not pay for others: they are looked after only once this one has run for a while.
+    let lasts = !ends_within(&rankd, LONG_JOB);
+    if lasts && cgroup.is_some() {
         remove_abandoned();
     }
     let code = wait_for_rankd(&rankd, &lifeline, grace);
     end_descendants(cgroup.as_ref());
     remove_cgroup(cgroup);
     code
+}
+
+fn ends_within(rankd: &Forked, time: Duration) -> bool {
+    let mut fds = [PollFd::new(&rankd.pidfd, PollFlags::IN)];
+    wait(&mut fds, Some(Instant::now() + time));
+    !fds[0].revents().is_empty()
 }
 
 fn wait_for_rankd(rankd: &Forked, lifeline: &OwnedFd, grace: Duration) -> i32 {
