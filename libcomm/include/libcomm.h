@@ -31,8 +31,11 @@ extern "C" {
 /* The version that this header is of: major * 10000 + minor * 100 + patch. */
 #define COMM_VERSION 100
 
-/* A communicator: one rank's access to all others. */
+/* A communicator: one rank's access to all ranks of its job, or to some of them. */
 typedef struct comm comm_t;
+
+/* A call that has returned before it is done. */
+typedef struct comm_request comm_request_t;
 
 /* What a call returns. */
 typedef enum {
@@ -50,7 +53,8 @@ typedef enum {
     COMM_ERROR_FORKED = 11,
     COMM_ERROR_INTERNAL = 12,
     COMM_ERROR_DEVICE = 13, /* the CUDA driver */
-    COMM_ERROR_NO_MEMORY = 14
+    COMM_ERROR_NO_MEMORY = 14,
+    COMM_ERROR_NO_THREAD = 15 /* for comm_iallreduce and comm_ibarrier */
 } comm_result_t;
 
 /* Element types. 16-bit floats are added up in 32 bits. */
@@ -142,6 +146,13 @@ COMM_API comm_result_t comm_reduce_scatter(const comm_t *comm, const void *send,
 COMM_API comm_result_t comm_allgather(const comm_t *comm, const void *send, void *recv,
                                       size_t count, comm_type_t type);
 
+/*
+ * The same with counts[r] elements from rank r; all ranks give the same counts,
+ * one for each rank. In place where send is this rank's place in recv.
+ */
+COMM_API comm_result_t comm_allgatherv(const comm_t *comm, const void *send, void *recv,
+                                       const size_t *counts, comm_type_t type);
+
 /* Puts the root's buffer of count elements into everyone's. */
 COMM_API comm_result_t comm_broadcast(const comm_t *comm, void *buffer, size_t count,
                                       comm_type_t type, int root);
@@ -170,6 +181,57 @@ COMM_API comm_result_t comm_alltoall(const comm_t *comm, const void *send, void 
                                      comm_type_t type);
 
 /*
+ * Messages between two ranks arrive in the order in which they were sent. The
+ * receiver gives the sender's type, count and tag (0 or more); if they differ,
+ * both get COMM_ERROR_MISMATCH or COMM_ERROR_PEER, which name both. comm_send
+ * returns once data may be used again: up to 255 KiB it does not wait for the
+ * receiver while there is room, a longer message moves as it is received.
+ * comm_sendrecv does both at once, so that ranks may pass data round a ring.
+ */
+COMM_API comm_result_t comm_send(const comm_t *comm, const void *data, size_t count,
+                                 comm_type_t type, int to, int tag);
+COMM_API comm_result_t comm_recv(const comm_t *comm, void *data, size_t count, comm_type_t type,
+                                 int from, int tag);
+COMM_API comm_result_t comm_sendrecv(const comm_t *comm, const void *send, size_t send_count,
+                                     int to, void *recv, size_t recv_count, int from,
+                                     comm_type_t type, int tag);
+
+/*
+ * Calls that return before they are done. Data must stay as it is, and recv be
+ * left alone, until the request is done. Requests and blocking calls of one
+ * communicator happen in the order in which they are made, which must be the
+ * same on all ranks; another rank may make the blocking call. A thread of the
+ * library carries them on while the program computes. Host memory only: on a
+ * GPU's, comm_allreduce_stream returns at once.
+ */
+COMM_API comm_result_t comm_iallreduce(const comm_t *comm, const void *send, void *recv,
+                                       size_t count, comm_type_t type, comm_op_t op,
+                                       comm_request_t **request);
+COMM_API comm_result_t comm_ibarrier(const comm_t *comm, comm_request_t **request);
+
+/*
+ * comm_test sets done to whether the request is done and never waits; comm_wait
+ * waits. Once it is done, both return its result, and it is gone: *request
+ * becomes NULL, which both ignore. Every request must be waited for or tested
+ * until done: otherwise comm_finalize returns an error.
+ */
+COMM_API comm_result_t comm_test(comm_request_t **request, int *done);
+COMM_API comm_result_t comm_wait(comm_request_t **request);
+
+/*
+ * New communicators: one for all ranks that give the same color of 0 or more,
+ * numbered by key and, for equal keys, by their ranks in comm. A rank with a
+ * negative color gets NULL. comm_dup makes one of the same ranks. All ranks of
+ * comm call them. The new one and the old one have nothing in common: calls on
+ * both may be made in any order that all their ranks keep. Host memory only.
+ * comm_finalize gives a communicator back; the job's own comes last. Sentences
+ * of errors name ranks by their numbers in the job, and an error on one
+ * communicator ends them all.
+ */
+COMM_API comm_result_t comm_split(const comm_t *comm, int color, int key, comm_t **part);
+COMM_API comm_result_t comm_dup(const comm_t *comm, comm_t **copy);
+
+/*
  * Zeroed memory that all ranks can reach, at a page: comm_allreduce from and to
  * such buffers, on every rank, moves data without a copy in between. For this
  * rank alone; the others need not call it. It takes memory as it is written, and
@@ -180,7 +242,8 @@ COMM_API comm_result_t comm_free(const comm_t *comm, void *address);
 
 /*
  * Leaves together with all ranks. The communicator is gone afterwards, whatever
- * is returned. NULL is ignored.
+ * is returned. NULL is ignored. After all that, COMM_ERROR_INVALID_ARGUMENT if a
+ * request was not waited for or a message of this rank was never received.
  */
 COMM_API comm_result_t comm_finalize(comm_t *comm);
 

@@ -196,6 +196,20 @@ pub enum CommError {
         /// What was wanted.
         bytes: usize,
     },
+    /// A rank has no room in its window for its part of a new communicator.
+    #[error("{operation}: rank {rank} has no room in its shared memory for its part of the new communicator")]
+    NoRoomFor {
+        /// What was called.
+        operation: Operation,
+        /// The rank.
+        rank: u32,
+    },
+    /// The thread that carries requests out cannot be started.
+    #[error("cannot start the thread that carries requests out: {why}; blocking calls need none")]
+    NoThread {
+        /// What the system said.
+        why: String,
+    },
     /// An earlier call failed, so this one was not tried.
     #[error("the communicator cannot be used any more: {because}")]
     Unusable {

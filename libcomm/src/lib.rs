@@ -45,7 +45,7 @@ mod usable_cpus;
 mod verify;
 
 pub use choose::Algorithm;
-pub use comm::{Buffer, Comm};
+pub use comm::{Buffer, Comm, Request};
 pub use element::{E4M3, E5M2, Element};
 pub use error::CommError;
 pub use report::report;

@@ -11,7 +11,7 @@ use std::fmt;
 use crate::shm::atomic::{Acquire, Relaxed};
 use crate::shm::layout::Geometry;
 use crate::shm::segment::{self, Mapping};
-use crate::shm::{recorder, text};
+use crate::shm::{bell, recorder, text};
 
 pub use crate::handover::JoinServer;
 pub use crate::shm::abort::{AbortReason, RankExit};
@@ -103,7 +103,7 @@ impl JobSegment {
         let generation = session.div_ceil(2);
         let error_bytes = block.status.text_bytes.load(Acquire) as usize;
         let error = (error_bytes != 0).then(|| text::load_text(&block.text.0, error_bytes));
-        let waiting_for = block.bell.waiting_for.load(Relaxed).checked_sub(1);
+        let waiting_for = bell::awaited(block.bell.waiting_for.load(Relaxed));
         let now = crate::clock::now_ns();
         let mut calls: Vec<CallReport> =
             view.recorded(local_rank).iter().map(|call| CallReport::of(call, now)).collect();
@@ -178,7 +178,7 @@ impl fmt::Display for RankReport {
 /// One call of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallReport {
-    /// Number of the call in its generation, from 1.
+    /// Number of the call in its communicator, from 1; of a message, its number between the two ranks.
     pub number: u64,
     /// Generation: which of the rank's programs made it.
     pub generation: u32,
@@ -190,8 +190,12 @@ pub struct CallReport {
     pub data_type: Option<DataType>,
     /// The reduction, where there is one.
     pub op: Option<Op>,
-    /// The root, where there is one.
+    /// The root, where there is one; of a message, the other rank.
     pub root: Option<u32>,
+    /// Which communicator it was made on, 0 for the job's own.
+    pub communicator: u32,
+    /// The tag of a message.
+    pub tag: Option<u32>,
     /// How far it is.
     pub state: CallState,
     /// The local rank it waits for, if it has waited long enough to say so.
@@ -206,7 +210,7 @@ pub struct CallReport {
 
 impl CallReport {
     fn of(call: &recorder::Recorded, now_ns: u64) -> CallReport {
-        let recorder::Recorded { signature, state, generation, started_ns, ended_ns } = *call;
+        let recorder::Recorded { signature, state, generation, started_ns, ended_ns, .. } = *call;
         CallReport {
             number: signature.number,
             generation,
@@ -215,6 +219,8 @@ impl CallReport {
             data_type: signature.data_type,
             op: signature.op,
             root: signature.root,
+            communicator: signature.communicator,
+            tag: signature.tag,
             state,
             waiting_for: None,
             since_ms: now_ns.saturating_sub(started_ns) / 1_000_000,
@@ -226,8 +232,10 @@ impl CallReport {
 
 impl fmt::Display for CallReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CallReport { number, operation, count, data_type, op, root, .. } = *self;
-        write!(f, "{}", crate::signature::Signature { number, operation, data_type, op, root, count })?;
+        let CallReport { number, operation, count, data_type, op, root, communicator, tag, .. } = *self;
+        let signature =
+            crate::signature::Signature { number, operation, data_type, op, root, count, communicator, tag };
+        write!(f, "{signature}")?;
         let since = self.since_ms as f64 / 1000.0;
         match (self.state, self.waiting_for) {
             (CallState::Running, Some(rank)) => write!(f, ", waits for rank {rank}, since {since:.1} s")?,

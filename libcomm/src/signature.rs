@@ -8,7 +8,7 @@ use crate::types::{DataType, Op, Operation};
 /// One call as its rank made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
-    /// Number of the call in its generation, from 1.
+    /// Number of the call in its communicator, from 1; of a message, its number between the two ranks.
     pub number: u64,
     /// What was called.
     pub operation: Operation,
@@ -16,10 +16,14 @@ pub struct Signature {
     pub data_type: Option<DataType>,
     /// Reduction, where there is one.
     pub op: Option<Op>,
-    /// Root, where there is one.
+    /// Root, where there is one; of a message, the other rank.
     pub root: Option<u32>,
     /// Elements, as the caller counts them.
     pub count: u64,
+    /// The communicator, 0 for the job's own.
+    pub communicator: u32,
+    /// The tag of a message.
+    pub tag: Option<u32>,
 }
 
 impl Signature {
@@ -42,22 +46,41 @@ impl Signature {
         let data_type = DataType::from_number((kind >> 8) as u8);
         let op = Op::from_number((kind >> 16) as u8);
         let root = ((kind >> 32) as u32).checked_sub(1);
-        Some(Signature { number, operation, data_type, op, root, count })
+        Some(Signature { number, operation, data_type, op, root, count, communicator: 0, tag: None })
+    }
+
+    /// The communicator and the tag in one word. Tags are below 2^31.
+    pub(crate) fn communicator_word(&self) -> u64 {
+        u64::from(self.communicator) | self.tag.map_or(0, |tag| (u64::from(tag) + 1) << 32)
+    }
+
+    /// With what such a word says.
+    pub(crate) fn with_communicator_word(self, word: u64) -> Signature {
+        Signature { communicator: word as u32, tag: ((word >> 32) as u32).checked_sub(1), ..self }
     }
 }
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "call {} {}", self.number, self.operation)?;
+        let is_message = matches!(self.operation, Operation::Send | Operation::Recv | Operation::SendRecv);
+        let what = if is_message { "message" } else { "call" };
+        write!(f, "{what} {} {}", self.number, self.operation)?;
         if let Some(op) = self.op {
             write!(f, " {op}")?;
         }
         if let Some(data_type) = self.data_type {
             write!(f, " {data_type} x {}", self.count)?;
         }
-        match self.root {
-            Some(root) => write!(f, " from rank {root}"),
-            None => Ok(()),
+        if let Some(root) = self.root {
+            let to = matches!(self.operation, Operation::Send | Operation::SendRecv);
+            write!(f, " {} rank {root}", if to { "to" } else { "from" })?;
+        }
+        if let Some(tag) = self.tag {
+            write!(f, " with tag {tag}")?;
+        }
+        match self.communicator {
+            0 => Ok(()),
+            communicator => write!(f, " on communicator {communicator}"),
         }
     }
 }

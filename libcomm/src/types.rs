@@ -33,13 +33,23 @@ pub enum Operation {
     Scan = 12,
     /// Everyone gets everyone's data, of which each may have another amount.
     AllGatherV = 13,
+    /// Data for one rank.
+    Send = 14,
+    /// Data from one rank.
+    Recv = 15,
+    /// Both at once.
+    SendRecv = 16,
+    /// New communicators are made of parts of one.
+    Split = 17,
+    /// A new communicator is made with the same ranks.
+    Dup = 18,
 }
 
 impl Operation {
     /// From its number in shared memory.
     pub(crate) fn from_number(number: u8) -> Option<Operation> {
         use Operation::*;
-        const ALL: [Operation; 13] = [
+        const ALL: [Operation; 18] = [
             Barrier,
             AllReduce,
             Broadcast,
@@ -53,6 +63,11 @@ impl Operation {
             AllToAll,
             Scan,
             AllGatherV,
+            Send,
+            Recv,
+            SendRecv,
+            Split,
+            Dup,
         ];
         ALL.into_iter().find(|o| *o as u8 == number)
     }
@@ -74,6 +89,11 @@ impl fmt::Display for Operation {
             Operation::AllToAll => "alltoall",
             Operation::Scan => "scan",
             Operation::AllGatherV => "allgatherv",
+            Operation::Send => "send",
+            Operation::Recv => "recv",
+            Operation::SendRecv => "sendrecv",
+            Operation::Split => "split",
+            Operation::Dup => "dup",
         })
     }
 }

@@ -1,6 +1,8 @@
 //! That the header and this interface are the same, and what the border lets through.
 
+use super::codes::*;
 use super::*;
+use crate::types::{DataType, Op};
 
 const HEADER: &str = include_str!("../../include/libcomm.h");
 
@@ -35,6 +37,9 @@ fn c_type(rust: &str) -> &'static str {
         "*const Comm" => "const comm_t *",
         "*const c_void" => "const void *",
         "*mut c_void" => "void *",
+        "*mut *mut CRequest" => "comm_request_t **",
+        "*mut c_int" => "int *",
+        "*const usize" => "const size_t *",
         "*const c_char" => "const char *",
         "c_uint" => "unsigned ",
         "c_int" => "int ",
@@ -52,7 +57,7 @@ fn plain(prototype: &str) -> String {
 }
 
 fn rust_prototypes() -> Vec<String> {
-    let source = include_str!("../capi.rs");
+    let source = concat!(include_str!("../capi.rs"), include_str!("calls.rs"), include_str!("requests.rs"));
     let functions =
         source.split("#[unsafe(no_mangle)]\n").skip(1).filter_map(|rest| rest.split_once("extern \"C\" fn "));
     let prototype = |(_, rest): (&str, &str)| {
@@ -99,7 +104,7 @@ fn null_communicators_are_refused() {
     // SAFETY: null is allowed everywhere.
     unsafe {
         assert_eq!(comm_init(std::ptr::null_mut()), INVALID_ARGUMENT);
-        assert_eq!(comm_barrier(std::ptr::null()), INVALID_ARGUMENT);
+        assert_eq!(calls::comm_barrier(std::ptr::null()), INVALID_ARGUMENT);
         assert_eq!(comm_rank(std::ptr::null()), -1);
         assert_eq!(comm_finalize(std::ptr::null_mut()), OK);
     }

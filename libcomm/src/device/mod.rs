@@ -381,6 +381,8 @@ fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
         op: Op::from_number((word >> 8) as u8),
         root: None,
         count: word >> 16,
+        communicator: 0,
+        tag: None,
     };
     let (peer, call) = (record.peer, Some(signature(record.ours)));
     match record.kind {

@@ -16,6 +16,7 @@ use crate::fault::{Fault, Stage};
 use crate::shm::View;
 use crate::shm::abort::RankExit;
 use crate::shm::atomic::{Acquire, AtomicU64, Relaxed, Release};
+use crate::shm::group::Group;
 use crate::shm::heap::Heap;
 use crate::shm::layout::INLINE_WORDS;
 use crate::shm::segment::Mapping;
@@ -24,7 +25,7 @@ use crate::shm::text;
 use crate::shm::wait::{Stop, Waiter};
 use crate::signature::Signature;
 use crate::simd::{copy_streaming, copy_to_shared};
-use crate::verify::checksum;
+use crate::verify::{Verify, checksum};
 
 /// The two places for data in a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,7 @@ impl Progress {
 /// One call's way through the steps.
 pub(crate) struct Steps<'a> {
     mapping: &'a Mapping,
+    group: &'a Group,
     heap: Option<&'a Heap>,
     waiter: &'a Waiter,
     signature: Signature,
@@ -89,6 +91,7 @@ pub(crate) struct Steps<'a> {
 impl<'a> Steps<'a> {
     pub(crate) fn new(
         mapping: &'a Mapping,
+        group: &'a Group,
         waiter: &'a Waiter,
         generation: u32,
         progress: &'a mut Progress,
@@ -97,6 +100,7 @@ impl<'a> Steps<'a> {
         let scratch = Vec::new();
         Steps {
             mapping,
+            group,
             heap: None,
             waiter,
             signature,
@@ -128,19 +132,24 @@ impl<'a> Steps<'a> {
     }
 
     /// Turns checksums on, and a fault where there is one for this call.
-    pub(crate) fn checking(mut self, verify: bool, fault: Option<Fault>) -> Steps<'a> {
-        self.verify = verify;
+    pub(crate) fn checking(mut self, verify: Verify, fault: Option<Fault>) -> Steps<'a> {
+        self.verify = verify != Verify::Off;
         self.faulty = fault.is_some();
         self.fault = fault.filter(|fault| fault.rank == self.rank() && fault.call == self.signature.number);
         self
     }
 
     pub(crate) fn rank(&self) -> u32 {
-        self.waiter.me()
+        self.group.me()
+    }
+
+    /// The rank in the segment of member `rank`: what errors, exits and windows go by.
+    pub(crate) fn in_segment(&self, rank: u32) -> u32 {
+        self.group.in_segment(rank)
     }
 
     pub(crate) fn size(&self) -> u32 {
-        self.mapping.geometry().ranks as u32
+        self.group.size()
     }
 
     /// Whether any rank has a fault to make in any call, which is the same on all of them.
@@ -172,14 +181,15 @@ impl<'a> Steps<'a> {
 
     /// Waits until rank `reader` is done with what this rank's next slot held two steps ago.
     pub(crate) fn reclaim_from(&self, reader: u32) -> Result<(), CommError> {
-        let done = self.view().await_post(self.waiter, reader, self.stamp());
+        let done = self.group.await_post(self.view(), self.waiter, reader, self.stamp());
         done.map_err(|stop| self.explain(stop))
     }
 
     /// The same for all ranks. Free where the last step waited for all.
     pub(crate) fn reclaim(&mut self) -> Result<(), CommError> {
         if self.progress.all_posted != self.progress.posted {
-            self.view().await_all(self.waiter, self.stamp()).map_err(|stop| self.explain(stop))?;
+            let all = self.group.await_all(self.view(), self.waiter, self.stamp());
+            all.map_err(|stop| self.explain(stop))?;
             self.progress.all_posted = self.progress.posted;
         }
         Ok(())
@@ -200,19 +210,22 @@ impl<'a> Steps<'a> {
         }
         self.progress.posted += 1;
         let stamp = self.stamp();
+        let post = self.group.post_of(view, self.rank(), stamp);
         if !self.greeted {
-            let post = view.post_of(self.rank(), stamp);
             post.kind.store(self.signature.kind_word(), Relaxed);
             post.count.store(self.signature.count, Relaxed);
             store_inline(&post.inline, data);
         }
-        view.post(self.rank(), stamp);
+        view.announce(&post.stamp, self.waiter.me(), stamp);
+        if self.group.member(self.rank()).is_some() {
+            view.record_activity(self.waiter.me()); // no step of the job's own communicator shows it
+        }
         Ok(())
     }
 
     /// The data that `rank` sent in the post of the call's first step, which all are known to have posted.
     pub(crate) fn inline_of(&self, rank: u32) -> &'a [AtomicU64; INLINE_WORDS] {
-        &self.view().post_of(rank, self.stamp()).inline
+        &self.group.post_of(self.view(), rank, self.stamp()).inline
     }
 
     /// Waits until all have posted the step.
@@ -244,7 +257,7 @@ impl<'a> Steps<'a> {
         self.greeted = true;
         let (view, stamp) = (self.view(), self.stamp());
         let words = |rank: u32| {
-            let post = view.post_of(rank, stamp);
+            let post = self.group.post_of(view, rank, stamp);
             [self.signature.number, post.kind.load(Relaxed), post.count.load(Relaxed)]
         };
         let ours = self.signature.to_words();
@@ -252,12 +265,16 @@ impl<'a> Steps<'a> {
             return Ok(());
         }
         // All have agreed on every call before, so this one has the same number on all ranks.
-        let called = |rank: u32| Signature::from_words(words(rank));
+        let word = self.signature.communicator_word();
+        let called = |rank: u32| Signature::from_words(words(rank)).map(|call| call.with_communicator_word(word));
         // All name the same pair: rank 0 and the first that differs from it.
         let first = called(0);
         let other = (1..self.size()).find(|rank| called(*rank) != first).unwrap_or(0);
         match (first, called(other)) {
-            (Some(a), Some(b)) => Err(CommError::Mismatch { rank_a: 0, a, rank_b: other, b }),
+            (Some(a), Some(b)) => {
+                let (rank_a, rank_b) = (self.group.in_segment(0), self.group.in_segment(other));
+                Err(CommError::Mismatch { rank_a, a, rank_b, b })
+            }
             _ => Err(CommError::Internal("a signature cannot be read".into())),
         }
     }
@@ -279,13 +296,15 @@ impl<'a> Steps<'a> {
         };
         debug_assert!(offset <= self.chunk_bytes());
         // SAFETY: inside the slot, which holds two regions of `chunk_bytes` and then the checksums.
-        unsafe { self.mapping.slot(rank, step).add(base + offset) }
+        unsafe { self.group.slot(self.mapping, rank, step).add(base + offset) }
     }
 
     /// Where the checksum number `index` of a slot lies: one a rank for its share, then that of the reduced share.
     fn sum_place(&self, rank: u32, step: u64, index: u32) -> *mut u64 {
         // SAFETY: as above; a slot begins at a multiple of 64 bytes, and regions are multiples of 64 long.
-        unsafe { self.mapping.slot(rank, step).add(2 * self.chunk_bytes()).cast::<u64>().add(index as usize) }
+        unsafe {
+            self.group.slot(self.mapping, rank, step).add(2 * self.chunk_bytes()).cast::<u64>().add(index as usize)
+        }
     }
 
     /// Copies into a region of the slot, without a checksum.
@@ -334,8 +353,8 @@ impl<'a> Steps<'a> {
         match sent == arrived {
             true => Ok(()),
             false => {
-                let (call, to) = (self.signature, self.rank());
-                Err(CommError::ChunkCorrupt { call, from: rank, to, chunk, sent, arrived })
+                let (call, from, to) = (self.signature, self.in_segment(rank), self.in_segment(self.rank()));
+                Err(CommError::ChunkCorrupt { call, from, to, chunk, sent, arrived })
             }
         }
     }
@@ -422,12 +441,13 @@ impl<'a> Steps<'a> {
         let rank_a = ranks.clone().rev().max_by_key(|rank| share(sum(*rank))).unwrap_or(0);
         let rank_b = ranks.clone().find(|rank| sum(*rank) != sum(rank_a)).unwrap_or(0);
         let (sum_a, sum_b) = (sum(rank_a), sum(rank_b));
+        let (rank_a, rank_b) = (self.in_segment(rank_a), self.in_segment(rank_b));
         Err(CommError::ResultsDiffer { call: self.signature, rank_a, sum_a, rank_b, sum_b, chunk })
     }
 
     /// The error that says that this rank's own result changed after it was made.
     pub(crate) fn own_result_changed(&self, chunk: u64, sent: u64, arrived: u64) -> CommError {
-        let me = self.rank();
+        let me = self.in_segment(self.rank());
         CommError::ChunkCorrupt { call: self.signature, from: me, to: me, chunk, sent, arrived }
     }
 

@@ -6,7 +6,11 @@ pub use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst}
 use std::time::Duration;
 
 #[cfg(loom)]
+pub use loom::sync::Mutex;
+#[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+#[cfg(not(loom))]
+pub use std::sync::Mutex;
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 

@@ -1,4 +1,7 @@
-//! Memory from `comm_alloc`: windows at the end of the segment, one a rank, that all ranks map.
+//! The windows at the end of the segment, one a rank, that all ranks map: channels, and memory from `comm_alloc`.
+//!
+//! A window begins with the rank's channel to each rank. Behind them it is handed out: to the program, and to
+//! communicators that are split off.
 //!
 //! The segment is sparse, so a window costs nothing but its addresses until it is used. A rank hands out pieces of its
 //! own window by itself, without a word to anyone; a peer finds a buffer by its place in its rank's window, which
@@ -11,7 +14,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-use super::layout::PAGE;
+use super::layout::{CHANNEL_BYTES, PAGE};
 use super::segment::{Mapping, SegmentError};
 
 /// All windows, mapped.
@@ -66,7 +69,9 @@ impl Heap {
         };
         let base = base.map_err(|cause| SegmentError::Map { bytes, cause })?;
         let base = NonNull::new(base).ok_or(SegmentError::Map { bytes, cause: rustix::io::Errno::NOMEM })?;
-        let pieces = Mutex::new(Pieces { free: vec![(0, window_bytes)], taken: HashMap::new() });
+        let front = geometry.channels_bytes();
+        let free = vec![(front, window_bytes - front)];
+        let pieces = Mutex::new(Pieces { free, taken: HashMap::new() });
         let heap = Heap { base, window_bytes, ranks, me: me as usize, in_file: mapping.file().is_some(), pieces };
         heap.forget(0, window_bytes);
         // Farther memory is slower, and that is all that can come of a refusal.
@@ -85,6 +90,16 @@ impl Heap {
     pub(crate) fn offset_of(&self, address: *const u8, bytes: usize) -> Option<usize> {
         let offset = (address as usize).checked_sub(self.address(self.me as u32, 0) as usize)?;
         (offset.checked_add(bytes)? <= self.window_bytes).then_some(offset)
+    }
+
+    /// Where the channel from one rank to another lies.
+    pub(crate) fn channel(&self, from: u32, to: u32) -> *mut u8 {
+        self.address(from, to as usize * CHANNEL_BYTES)
+    }
+
+    /// A rank's window as it is mapped here.
+    pub(crate) fn window(&self, rank: u32) -> (*const u8, usize) {
+        (self.address(rank, 0), self.window_bytes)
     }
 
     /// Whether a peer may have a buffer there.

@@ -8,7 +8,7 @@ use super::atomic::{AtomicU32, AtomicU64};
 /// First eight bytes of a segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"libcomm\x01");
 /// Raised with every change of this file that an older libcomm would misread.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 /// The longest job id, in bytes.
 pub const JOB_ID_BYTES: usize = 128;
 /// Most ranks that one segment serves.
@@ -114,12 +114,47 @@ pub struct Control {
     pub posts: [Post; 2],
 }
 
+/// A member of a communicator that was split off: its control lines, in a page of its window.
+#[repr(C, align(4096))]
+pub struct Place {
+    /// As in [`Control`], of the communicator's steps.
+    pub control: Control,
+    /// 1 once the member has dropped the communicator without leaving it in order.
+    pub gone: Line<AtomicU32>,
+}
+
+/// Cells of a channel, from one rank to another.
+pub const CELLS: u64 = 8;
+/// From one cell to the next.
+pub const CELL_BYTES: usize = 32 * 1024;
+/// Data that one cell holds.
+pub const PIECE_BYTES: usize = CELL_BYTES - size_of::<CellHead>();
+/// One channel: a line of the receiver's, then the cells.
+pub const CHANNEL_BYTES: usize = (size_of::<Line<AtomicU64>>() + CELLS as usize * CELL_BYTES).next_multiple_of(PAGE);
+
+/// What is in a cell. Written by the sender alone.
+#[repr(C, align(64))]
+pub struct CellHead {
+    /// Generation and how many cells the sender has filled, once this one is.
+    pub stamp: AtomicU64,
+    /// Type and receiver of the message that begins here.
+    pub kind: AtomicU64,
+    /// Its elements.
+    pub count: AtomicU64,
+    /// Its communicator and tag.
+    pub context: AtomicU64,
+    /// Where in the sender's window it lies, all ones if it is in the cells.
+    pub in_window: AtomicU64,
+    /// The checksum of the cell's data, where that is wanted.
+    pub sum: AtomicU64,
+}
+
 /// How a sleeping rank is woken. `waiting_for` is written by the rank, `count` by whoever wakes it.
 #[repr(C, align(128))]
 pub struct Bell {
     /// The word slept on.
     pub count: AtomicU32,
-    /// Local rank + 1 of the peer waited for, 0 for none.
+    /// Local rank + 1 of the peer waited for, 0 for none, all ones for more than one.
     pub waiting_for: AtomicU32,
 }
 
@@ -137,8 +172,8 @@ pub struct Verdict {
 /// One of a rank's last calls. Written by the rank alone, read by rankd at any time.
 #[repr(C)]
 pub struct Record {
-    /// Call number, 0 while the rest is being written.
-    pub number: AtomicU64,
+    /// Which of the rank's calls in this generation it is, 0 while the rest is being written.
+    pub sequence: AtomicU64,
     /// Operation, type, op, state and root, packed.
     pub kind: AtomicU64,
     /// Elements.
@@ -149,8 +184,10 @@ pub struct Record {
     pub ended: AtomicU64,
     /// Generation of the call.
     pub generation: AtomicU64,
-    /// Unused, zero.
-    pub reserved: [AtomicU64; 2],
+    /// Number of the call in its communicator, or of the message between its two ranks.
+    pub number: AtomicU64,
+    /// The communicator, and in the upper half the tag + 1 where there is one.
+    pub communicator: AtomicU64,
 }
 
 /// All that belongs to one rank, except its slots.
@@ -192,6 +229,7 @@ const _: () = {
     assert!(offset_of!(RankBlock, cpus) == 512 && offset_of!(RankBlock, text) == 640);
     assert!(offset_of!(RankBlock, mailbox) == 1152 && offset_of!(RankBlock, verdict) == 1664);
     assert!(size_of::<Verdict>() == 256 && offset_of!(RankBlock, records) == 1920);
+    assert!(size_of::<CellHead>() == 64 && size_of::<Place>() == PAGE);
     assert!(size_of::<Record>() == 64 && size_of::<RankBlock>() == 2 * PAGE);
 };
 
@@ -202,8 +240,8 @@ pub struct Geometry {
     pub ranks: usize,
     /// Bytes of data in one slot.
     pub chunk_bytes: usize,
-    /// Bytes of one rank's window for `comm_alloc`: a terabyte, less where that many ranks would not fit the addresses,
-    /// none where the size of files is limited.
+    /// Bytes of one rank's window, for channels and `comm_alloc`: a terabyte, less where that many ranks would not fit
+    /// the addresses, none where the size of files is limited.
     pub window_bytes: usize,
 }
 
@@ -244,7 +282,12 @@ impl Geometry {
         self.slots_at() + rank * self.part_bytes()
     }
 
-    /// Where the windows for `comm_alloc` begin, which is also all that a rank maps at first.
+    /// Bytes at the front of a window for the rank's channel to each other one.
+    pub fn channels_bytes(&self) -> usize {
+        self.ranks * CHANNEL_BYTES
+    }
+
+    /// Where the windows begin, which is also all that a rank maps at first.
     pub fn heap_at(&self) -> usize {
         self.part_at(self.ranks)
     }

@@ -57,13 +57,14 @@ impl Words {
             mailbox: Line(longs()),
             verdict: Verdict { failed_peer: word(), text_bytes: word(), text: longs() },
             records: Line(std::array::from_fn(|_| Record {
-                number: long(),
+                sequence: long(),
                 kind: long(),
                 count: long(),
                 started: long(),
                 ended: long(),
                 generation: long(),
-                reserved: longs(),
+                number: long(),
+                communicator: long(),
             })),
         };
         let shared = Shared {

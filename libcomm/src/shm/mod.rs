@@ -4,6 +4,7 @@ pub(crate) mod abort;
 pub(crate) mod atomic;
 pub(crate) mod barrier;
 pub(crate) mod bell;
+pub(crate) mod group;
 pub(crate) mod heap;
 pub(crate) mod layout;
 pub(crate) mod mailbox;

@@ -90,7 +90,7 @@ impl Drop for Mapping {
 pub(crate) enum Part {
     /// Everything before the slots: all that rankd looks at.
     Front,
-    /// All but the windows for `comm_alloc`.
+    /// All but the windows.
     Whole,
 }
 

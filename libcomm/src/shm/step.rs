@@ -14,7 +14,7 @@
 //! it before that one left.
 
 use super::View;
-use super::atomic::{Acquire, Release};
+use super::atomic::{Acquire, AtomicU64, Release};
 use super::layout::Post;
 use super::wait::{Stop, Waiter};
 
@@ -32,23 +32,38 @@ impl Stamp {
         debug_assert!(count < 1 << COUNT_BITS && generation <= LAST_GENERATION);
         Stamp(u64::from(generation) << COUNT_BITS | count)
     }
+
+    /// Whether a word has come that far. If so, all that was written before it was announced there is visible.
+    pub(crate) fn is_in(self, word: &AtomicU64) -> bool {
+        word.load(Acquire) >= self.0
+    }
+
+    /// Which of the two places of a rank's posts is its.
+    pub(crate) fn parity(self) -> usize {
+        self.0 as usize % 2
+    }
 }
 
 impl<'a> View<'a> {
     /// Publishes all that rank `me` has written so far, and wakes who sleeps for it.
     pub(crate) fn post(&self, me: u32, stamp: Stamp) {
-        self.post_of(me, stamp).stamp.store(stamp.0, Release);
+        self.announce(&self.post_of(me, stamp).stamp, me, stamp);
+    }
+
+    /// The same in any word that nobody else writes and that only grows.
+    pub(crate) fn announce(&self, word: &AtomicU64, me: u32, stamp: Stamp) {
+        word.store(stamp.0, Release);
         self.ring(|waiting_for| waiting_for == me + 1);
     }
 
     /// Where `rank` announces `stamp`. Once that is posted it stays until the rank posts the second one after it.
     pub(crate) fn post_of(&self, rank: u32, stamp: Stamp) -> &'a Post {
-        &self.ranks[rank as usize].control.posts[stamp.0 as usize % 2]
+        &self.ranks[rank as usize].control.posts[stamp.parity()]
     }
 
     /// Whether `rank` has come that far. If so, all that it wrote before is visible.
     pub(crate) fn has_posted(&self, rank: u32, stamp: Stamp) -> bool {
-        self.post_of(rank, stamp).stamp.load(Acquire) >= stamp.0
+        stamp.is_in(&self.post_of(rank, stamp).stamp)
     }
 
     /// Waits until `rank` has come that far.

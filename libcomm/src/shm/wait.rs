@@ -6,11 +6,13 @@
 //! counts.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::View;
 use super::abort::{AbortReason, RankExit};
 use super::atomic::{Acquire, Relaxed, relax, yield_now};
+use super::bell::Naps;
 
 /// A few µs. Longer waits are for a peer that computes or sleeps, or that the scheduler has put onto this very CPU although
 /// there is one for each: with 2000, two ranks that shared one took 26 µs a call instead of 0.4. Who yields goes on
@@ -48,11 +50,21 @@ pub(crate) struct Waiter {
     call_began: Cell<Option<Instant>>,
     /// The count of news up to which nothing was found that ends a wait.
     seen_news: Cell<u32>,
+    /// Shared by all waiters of the rank: its threads have one bell.
+    naps: Arc<Naps>,
 }
 
 impl Waiter {
     pub(crate) fn new(me: u32, generation: u32, limit: Option<Duration>) -> Waiter {
-        Waiter { me, generation, spins: Cell::new(0), limit, call_began: Cell::new(None), seen_news: Cell::new(0) }
+        let (spins, call_began, seen_news) = (Cell::new(0), Cell::new(None), Cell::new(0));
+        Waiter { me, generation, spins, limit, call_began, seen_news, naps: Arc::default() }
+    }
+
+    /// One more for the same rank, for calls that may wait while this one does.
+    pub(crate) fn another(&self) -> Waiter {
+        let new = Waiter::new(self.me, self.generation, self.limit);
+        new.spins.set(self.spins.get());
+        Waiter { naps: self.naps.clone(), ..new }
     }
 
     pub(crate) fn me(&self) -> u32 {
@@ -71,6 +83,16 @@ impl Waiter {
 
     /// Returns once `arrived` is true, which `whom` brings about and then rings for.
     pub(crate) fn wait(&self, view: View<'_>, whom: u32, arrived: impl Fn() -> bool) -> Result<(), Stop> {
+        self.wait_for_either(view, [whom; 2], arrived)
+    }
+
+    /// The same where either of two peers may bring it about, and both must be there to go on.
+    pub(crate) fn wait_for_either(
+        &self,
+        view: View<'_>,
+        whom: [u32; 2],
+        arrived: impl Fn() -> bool,
+    ) -> Result<(), Stop> {
         if arrived() {
             return Ok(());
         }
@@ -96,11 +118,11 @@ impl Waiter {
     }
 
     #[cold]
-    fn wait_asleep(&self, view: View<'_>, whom: u32, arrived: &impl Fn() -> bool) -> Result<(), Stop> {
+    fn wait_asleep(&self, view: View<'_>, whom: [u32; 2], arrived: &impl Fn() -> bool) -> Result<(), Stop> {
         let began = Instant::now();
         let mut looked_for_processes = began;
         let mut dropped_since = None;
-        let session = || view.ranks[whom as usize].status.session.load(Acquire);
+        let session = || whom.map(|rank| view.ranks[rank as usize].status.session.load(Acquire));
         loop {
             // Read before the look at what they announce: if they have changed when we are about to sleep, we have
             // something to look at again.
@@ -114,29 +136,30 @@ impl Waiter {
                 looked_for_processes = Instant::now();
             }
             // Who has dropped its communicator is about to end, and then its exit says more; but it need not end.
-            if cfg!(not(loom)) && self.dropped(view, whom) {
+            if let Some(rank) = whom.into_iter().find(|rank| cfg!(not(loom)) && self.dropped(view, *rank)) {
                 let since = *dropped_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= DROPPED_GRACE {
-                    return Err(Stop::Left { rank: whom });
+                    return Err(Stop::Left { rank });
                 }
             }
             let mut nap = SLEEP;
             if let (Some(limit), Some(call_began)) = (self.limit, self.call_began.get()) {
                 let waited = call_began.elapsed();
                 if waited >= limit {
-                    return Err(Stop::Deadline { rank: whom, waited });
+                    return Err(Stop::Deadline { rank: whom[0], waited });
                 }
                 nap = nap.min(limit - waited);
             }
-            view.sleep(self.me, whom, nap, || {
+            view.sleep(self.me, whom, &self.naps, nap, || {
                 arrived() || view.shared.news.0.load(Acquire) != news || session() != was_in
             });
         }
     }
 
     /// Whether anything ends this wait. Cheap while there is no news.
-    fn check(&self, view: View<'_>, whom: u32, arrived: &impl Fn() -> bool) -> Result<(), Stop> {
-        match self.trouble(view, whom) {
+    fn check(&self, view: View<'_>, whom: [u32; 2], arrived: &impl Fn() -> bool) -> Result<(), Stop> {
+        let second = || if whom[1] == whom[0] { None } else { self.trouble(view, whom[1]) };
+        match self.trouble(view, whom[0]).or_else(second) {
             Some(_) if arrived() => Ok(()), // it came before the trouble did
             Some(stop) => Err(stop),
             None => Ok(()),
@@ -190,20 +213,22 @@ impl Waiter {
         })
     }
 
+    /// A rank whose call failed; our own too, since another thread of ours may have made it, and then nobody waits for
+    /// us any more.
     fn failed_rank(&self, view: View<'_>) -> Option<Stop> {
         let failed = |rank: &u32| view.ranks[*rank as usize].status.failed.load(Acquire) == self.generation;
         let ranks = view.ranks.len() as u32;
-        (0..ranks).filter(|rank| *rank != self.me).find(failed).map(|rank| Stop::Failed { rank })
+        (0..ranks).find(failed).map(|rank| Stop::Failed { rank })
     }
 
     /// Finds a joined process that is gone while its rank lives on, because a wrapper goes on without it.
-    fn look_for_processes(&self, view: View<'_>, whom: u32, arrived: &impl Fn() -> bool) -> Result<(), Stop> {
+    fn look_for_processes(&self, view: View<'_>, whom: [u32; 2], arrived: &impl Fn() -> bool) -> Result<(), Stop> {
         let joined = 2 * self.generation - 1;
         let ranks = view.ranks.len() as u32;
         for rank in (0..ranks).filter(|rank| *rank != self.me) {
             let status = &view.ranks[rank as usize].status;
             let pid = status.pid.load(Relaxed);
-            let uninvolved = rank != whom && self.dropped(view, rank);
+            let uninvolved = !whom.contains(&rank) && self.dropped(view, rank);
             if status.session.load(Acquire) != joined || uninvolved || crate::process::exists(status) {
                 continue;
             }

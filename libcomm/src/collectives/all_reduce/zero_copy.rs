@@ -50,8 +50,10 @@ pub(super) unsafe fn run<T: Element>(
         return Ok(false);
     }
     let share = share(count, size_of::<T>(), ranks, me);
-    let at =
-        |rank: u32, which: usize| heap.address(rank, place(rank, which) as usize).cast::<T>().wrapping_add(share.start);
+    let at = |rank: u32, which: usize| {
+        let start = heap.address(steps.in_segment(rank), place(rank, which) as usize);
+        start.cast::<T>().wrapping_add(share.start)
+    };
     let sources = Sources::of(ranks, |rank| at(rank, 0).cast_const());
     let targets: Vec<*mut T> = (0..ranks).map(|rank| at(rank, 1)).collect();
     let streaming = super::is_streaming(bytes);

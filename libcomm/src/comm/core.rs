@@ -1,0 +1,126 @@
+//! What a call needs: who takes part, how far the steps are, and the frame around each call.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::check::Call;
+use super::job::Job;
+use super::point::Channels;
+use super::split::{Graves, Origin};
+use crate::bootstrap;
+use crate::error::CommError;
+use crate::protocol::simple::{Progress, Steps};
+use crate::shm::group::Group;
+use crate::shm::wait::Waiter;
+
+/// A communicator without what its first calls set up.
+pub(super) struct Core {
+    pub(super) job: Arc<Job>,
+    /// 0 for the job's own, the same number on all members.
+    pub(super) id: u32,
+    pub(super) group: Group,
+    /// Where a communicator that was split off has its memory.
+    origin: Option<Origin>,
+    calls: Mutex<Calls>,
+    /// Made by the first message.
+    pub(super) channels: OnceLock<Channels>,
+    /// What communicators split off this one have left behind.
+    pub(super) graves: Arc<Graves>,
+    /// Whether it was left in order.
+    left: AtomicBool,
+}
+
+struct Calls {
+    waiter: Waiter,
+    progress: Progress,
+    /// Calls made on this communicator.
+    number: u64,
+}
+
+impl Core {
+    /// The communicator of all ranks, which have just met.
+    pub(super) fn jobs_own(job: Arc<Job>, waiter: Waiter) -> Core {
+        let group = Group::all(job.me(), job.settings.size);
+        Core::new(job, 0, group, None, waiter, Progress::after(bootstrap::FIRST_STEPS))
+    }
+
+    /// One that was split off.
+    pub(super) fn split_off(&self, id: u32, group: Group, origin: Origin) -> Core {
+        Core::new(self.job.clone(), id, group, Some(origin), self.waiter(), Progress::after(0))
+    }
+
+    fn new(job: Arc<Job>, id: u32, group: Group, origin: Option<Origin>, waiter: Waiter, progress: Progress) -> Core {
+        Core {
+            job,
+            id,
+            group,
+            origin,
+            calls: Mutex::new(Calls { waiter, progress, number: 0 }),
+            channels: OnceLock::new(),
+            graves: Arc::default(),
+            left: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether it is the communicator of all ranks that `init` makes.
+    pub(super) fn is_jobs_own(&self) -> bool {
+        self.origin.is_none()
+    }
+
+    /// A waiter for calls that may wait beside others.
+    pub(super) fn waiter(&self) -> Waiter {
+        self.lock().waiter.another()
+    }
+
+    /// One collective call, in turn.
+    pub(super) fn call<T>(
+        &self,
+        call: Call,
+        body: impl FnOnce(&mut Steps<'_>) -> Result<T, CommError>,
+    ) -> Result<T, CommError> {
+        if self.job.guard.is_fork() {
+            return Err(CommError::Forked);
+        }
+        let Calls { waiter, progress, number } = &mut *self.lock();
+        *number += 1;
+        let (job, signature) = (&*self.job, call.numbered(*number, self.id));
+        let buried = self.graves.before_call();
+        let result = job.perform(waiter, signature, || {
+            let steps = Steps::new(&job.mapping, &self.group, waiter, job.generation, progress, signature);
+            body(&mut steps.with_heap(job.mapped_heap()).checking(job.settings.verify, job.settings.fault))
+        });
+        if result.is_ok() {
+            // All members were in this call, so all have returned from those that the graves are from.
+            self.graves.clear(buried, job);
+        }
+        result
+    }
+
+    /// After the barrier of `finalize`.
+    pub(super) fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+        match &self.origin {
+            Some(origin) => origin.bury(&self.job),
+            None => self.job.refuse_calls(|| "the job's own communicator was left".into()),
+        }
+    }
+
+    /// When the communicator is dropped.
+    pub(super) fn give_up(&self) {
+        let (view, left) = (self.job.view(), self.left.load(Ordering::Relaxed));
+        match (self.is_jobs_own(), left) {
+            (true, true) => bootstrap::leave(view, self.job.me(), self.job.generation),
+            (true, false) => {
+                self.job.refuse_calls(|| "the job's own communicator was dropped".into());
+                bootstrap::note_dropped(view, self.job.me(), self.job.generation);
+            }
+            (false, true) => {}
+            (false, false) => self.group.drop_out(view),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        // After a panic in a call no other is made.
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

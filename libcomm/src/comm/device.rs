@@ -1,0 +1,200 @@
+//! AllReduce on memory that a GPU reaches: in the order of a stream, or through the host.
+#![expect(unsafe_code, reason = "device calls take addresses")]
+
+use std::ffi::c_void;
+use std::sync::PoisonError;
+
+use super::Comm;
+use super::check::{Buffers, Call};
+use crate::cuda::{self, StreamRef};
+use crate::device::plan::{Path, Plan};
+use crate::device::{self, Device, DeviceCall, STAGED_CHUNK};
+use crate::error::CommError;
+use crate::protocol::simple::publish_failure;
+use crate::types::{DataType, Op, Operation};
+
+impl Comm {
+    /// [`all_reduce_raw`](Comm::all_reduce_raw) on memory that a GPU reaches, in the order of `stream`, a
+    /// `cudaStream_t` or `CUstream` (null: the default stream). Returns before it is done, and can be captured in a
+    /// graph, except where ranks share a GPU or cannot map each other's memory: then it waits for the stream. The
+    /// first call sets up the GPUs and cannot be captured.
+    ///
+    /// What goes wrong in a call that has returned is reported by [`async_error`](Comm::async_error) and by every
+    /// later call; its output is undefined then. Calls in several streams take turns, in the order in which they
+    /// were made; a stream lives until the next call in another one, or until the communicator is left.
+    ///
+    /// # Safety
+    /// `send` is readable and `recv` writable for `count` elements until the stream is through, and nobody else
+    /// touches them meanwhile; `stream` is one of the current context.
+    pub unsafe fn all_reduce_stream_raw(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        op: Op,
+        stream: *mut c_void,
+    ) -> Result<(), CommError> {
+        let plan = |device: &Device, bytes: u64| device.plan(bytes, self.core.job.settings.path);
+        // SAFETY: the caller's.
+        unsafe { self.all_reduce_planned(send, recv, count, data_type, op, stream, plan) }
+    }
+
+    /// The same with a plan of the caller's own, the same on all ranks. For tuning.
+    ///
+    /// # Safety
+    /// As there.
+    #[doc(hidden)]
+    #[expect(clippy::too_many_arguments, reason = "the C interface's, and a plan")]
+    pub unsafe fn all_reduce_tuned(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        op: Op,
+        stream: *mut c_void,
+        forced: Option<Path>,
+        change: &dyn Fn(&mut Plan),
+    ) -> Result<(), CommError> {
+        let plan = |device: &Device, bytes: u64| {
+            let mut plan = device.plan(bytes, forced);
+            change(&mut plan);
+            plan
+        };
+        // SAFETY: the caller's.
+        unsafe { self.all_reduce_planned(send, recv, count, data_type, op, stream, plan) }
+    }
+
+    /// # Safety
+    /// As for `all_reduce_stream_raw`.
+    #[expect(clippy::too_many_arguments, reason = "the C interface's, and a plan")]
+    unsafe fn all_reduce_planned(
+        &self,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        op: Op,
+        stream: *mut c_void,
+        plan: impl FnOnce(&Device, u64) -> Plan,
+    ) -> Result<(), CommError> {
+        let operation = Operation::AllReduce;
+        let bytes = Buffers { operation, send, recv, data_type }.check(count, 1, 1, 0)?;
+        if !op.is_on_device() || !DataType::ON_DEVICE.contains(&data_type) {
+            return Err(CommError::invalid(operation, format!("{op} of {data_type} is done on the host only")));
+        }
+        if self.core.job.guard.is_fork() {
+            return Err(CommError::Forked);
+        }
+        if !self.core.is_jobs_own() {
+            let why = "GPU memory is reduced over all ranks of the job only, not on a communicator that was split off";
+            return Err(CommError::invalid(operation, why));
+        }
+        let stream = StreamRef::new(stream);
+        let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = self.set_up_device(&mut slot, send as u64, recv as u64, stream)?;
+        if let Some(error) = device.trouble(self.core.job.view(), self.rank()) {
+            return self.call(Call::plain(operation), |_| Err(error));
+        }
+        let call = DeviceCall { send: send as u64, recv: recv as u64, count: count as u64, data_type, op, stream };
+        if count == 0 || (self.size() == 1 && send.cast_mut() == recv) {
+            return Ok(());
+        }
+        let record = Call { data_type: Some(data_type), op: Some(op), count, ..Call::plain(operation) };
+        if self.size() == 1 {
+            let context = device.context();
+            return self.call(record, |_| {
+                // SAFETY: the caller's buffers, checked to be apart.
+                Ok(unsafe { cuda::memory::copy_async(context, call.recv, call.send, bytes, stream) }?)
+            });
+        }
+        let plan = plan(device, bytes as u64);
+        // Each hop of the ring would cut an integer mean: it needs the whole sum.
+        let cut_by_ring = plan.path == Path::Ring && op == Op::Avg && data_type.is_integer() && self.size() > 2;
+        match plan.path {
+            _ if cut_by_ring => self.all_reduce_staged(device, &call, bytes),
+            Path::Staged => self.all_reduce_staged(device, &call, bytes),
+            _ => self.call(record, |_| Ok(device.all_reduce(&call, &plan)?)),
+        }
+    }
+
+    /// Through the host: waits for the stream, reduces there chunk by chunk, and waits until the result is back.
+    fn all_reduce_staged(&self, device: &mut Device, call: &DeviceCall, bytes: usize) -> Result<(), CommError> {
+        let driver = device.context().driver();
+        if call.stream.is_capturing(driver)? {
+            let why = device.staged_because().unwrap_or("it is asked for, or there are more than two ranks").to_owned();
+            return Err(CommError::invalid(
+                Operation::AllReduce,
+                format!("data goes through the host, which cannot be captured: {why}"),
+            ));
+        }
+        let (staging, context, element) = (device.staging()?, device.context(), call.data_type.bytes());
+        for at in (0..bytes).step_by(STAGED_CHUNK) {
+            let (length, place) = (STAGED_CHUNK.min(bytes - at), staging as u64);
+            // SAFETY: the caller's buffers and our staging, each valid for that chunk; the stream is waited for
+            // before anyone else touches the staging.
+            unsafe {
+                cuda::memory::copy_async(context, place, call.send + at as u64, length, call.stream)?;
+                call.stream.synchronize(driver)?;
+                self.all_reduce_host(staging.cast(), staging.cast(), length / element, call.data_type, call.op)?;
+                cuda::memory::copy_async(context, call.recv + at as u64, place, length, call.stream)?;
+                call.stream.synchronize(driver)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets up the GPU side at the first call on device memory, which all ranks make together.
+    fn set_up_device<'a>(
+        &self,
+        slot: &'a mut Option<Device>,
+        send: u64,
+        recv: u64,
+        stream: StreamRef,
+    ) -> Result<&'a mut Device, CommError> {
+        if slot.is_none() {
+            let Some(ordinal) = device::device_of(send, recv)? else {
+                let why = "no GPU reaches these buffers: they are plain host memory";
+                return Err(CommError::invalid(Operation::AllReduce, why));
+            };
+            let around = device::Around {
+                mapping: &self.core.job.mapping,
+                rank: self.rank(),
+                size: self.size(),
+                generation: self.core.job.generation,
+                limit: self.core.job.settings.timeout,
+                peer_to_peer: self.core.job.settings.peer_to_peer,
+            };
+            let device = device::set_up(
+                &around,
+                ordinal,
+                stream,
+                &mut |blob, open| self.exchange(blob, open),
+                &mut |blob, open| self.exchange(blob, open),
+                &mut |blob, open| self.exchange(blob, open),
+            )?;
+            *slot = Some(device);
+        }
+        slot.as_mut().ok_or_else(|| CommError::Internal("the GPU side is not there".into()))
+    }
+
+    /// Whether any call on device memory has failed since it returned, replayed ones included. Waits for nothing.
+    pub fn async_error(&self) -> Result<(), CommError> {
+        let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        match slot.as_ref().and_then(|device| device.trouble(self.core.job.view(), self.rank())) {
+            Some(error) => {
+                publish_failure(self.core.job.view(), self.local_rank(), self.core.job.generation, &error);
+                Err(error)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Why data between GPUs goes through the host, if it does.
+    #[doc(hidden)]
+    pub fn staged_because(&self) -> Option<String> {
+        let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref().and_then(|device| device.staged_because().map(str::to_owned))
+    }
+}

@@ -1,0 +1,198 @@
+//! Communicators made of others: their members, their memory, and when that may be used again.
+//!
+//! Each member takes two pieces of its window: a page for its posts, and a body of slots and channels, sparse as all of
+//! the window. All learn of all in two gathers over the communicator that is split, the second of which ends in a step
+//! that all are in; so nobody uses a piece before it is there and zero.
+//!
+//! Leaving ends in a barrier of the new communicator. Past it nobody looks at a body any more, and it is given back at
+//! once. The page is another matter: who has passed the barrier may be awaited there still. So it waits in the grave,
+//! until a call on the communicator that was split has succeeded that began after all that: all were in that call, so
+//! all have passed the barrier.
+#![expect(unsafe_code, reason = "hands places in windows to the new communicator")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Comm;
+use super::check::Call;
+use super::job::Job;
+use crate::collectives::all_gather;
+use crate::error::CommError;
+use crate::protocol::simple::Steps;
+use crate::shm::group::{Group, Member};
+use crate::shm::heap::Heap;
+use crate::shm::layout::{CHANNEL_BYTES, Place};
+use crate::types::Operation;
+
+impl Comm {
+    /// Makes new communicators: one of all ranks that give the same color, numbered in the order of their keys, and for
+    /// equal keys in that of their ranks here. Who gives no color is in none. All ranks call it.
+    ///
+    /// A new communicator and this one can be used in any order that is the same on the ranks of both: each has its own
+    /// steps and slots. Errors, exits and the flight recorder name ranks by their numbers in the job.
+    pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Comm>, CommError> {
+        self.make(Operation::Split, color, key)
+    }
+
+    /// A new communicator with the same ranks in the same order.
+    pub fn dup(&self) -> Result<Comm, CommError> {
+        self.make(Operation::Dup, Some(0), 0)?.ok_or_else(|| CommError::Internal("a duplicate without members".into()))
+    }
+
+    fn make(&self, operation: Operation, color: Option<u32>, key: i32) -> Result<Option<Comm>, CommError> {
+        let job = &*self.core.job;
+        let highest = job.communicators.load(Ordering::Relaxed);
+        let wish = Wish { color, key, highest, able: job.heap().is_ok() };
+        let (me, in_segment) = (self.rank(), |rank: u32| self.core.group.in_segment(rank));
+        let mut ours = None;
+        let (wishes, pieces) = self.call(Call::plain(operation), |steps| {
+            let wishes = gather(steps, wish.to_words())?.into_iter().map(Wish::from_words).collect::<Vec<_>>();
+            if wishes.iter().all(|wish| wish.able) && color.is_some() {
+                let members = wishes.iter().filter(|wish| wish.color == color).count();
+                ours = Pieces::take(job, members);
+            }
+            let words = match (color, &ours) {
+                (None, _) => [u64::MAX; 2],
+                (Some(_), None) => [0; 2],
+                (Some(_), Some(pieces)) => pieces.to_words(job),
+            };
+            Ok((wishes, gather(steps, words)?))
+        })?;
+        if let Some(rank) = (0..self.size()).find(|rank| pieces[*rank as usize][0] == 0) {
+            ours.inspect(|pieces| pieces.give_back(job));
+            job.heap()?;
+            return Err(CommError::NoRoomFor { operation, rank: in_segment(rank) });
+        }
+        let id = wishes.iter().map(|wish| wish.highest).fold(0, u32::max) + 1;
+        job.communicators.store(id, Ordering::Relaxed);
+        let Some(ours) = ours else { return Ok(None) };
+        let heap = job.heap()?;
+        let mut ranks: Vec<u32> = (0..self.size()).filter(|rank| wishes[*rank as usize].color == color).collect();
+        ranks.sort_by_key(|rank| (wishes[*rank as usize].key, *rank));
+        let new_rank = ranks.iter().position(|rank| *rank == me).unwrap_or(0) as u32;
+        let members = ranks.into_iter().map(|rank| {
+            let [place, body] = pieces[rank as usize].map(|word| word as usize - 1);
+            let rank = in_segment(rank);
+            Member { rank, place: heap.address(rank, place).cast_const().cast(), body: heap.address(rank, body) }
+        });
+        // SAFETY: the windows stay mapped with the job, which the new communicator keeps; each member has just taken
+        // these pieces for it alone.
+        let group = unsafe { Group::of(new_rank, members.collect()) };
+        let origin = Origin { pieces: ours, graves: self.core.graves.clone() };
+        Ok(Some(Comm::of(self.core.split_off(id, group, origin))))
+    }
+}
+
+/// What a rank says first.
+#[derive(Clone, Copy)]
+struct Wish {
+    color: Option<u32>,
+    key: i32,
+    /// The highest number of a communicator that it was in.
+    highest: u32,
+    /// Whether it has mapped the windows.
+    able: bool,
+}
+
+impl Wish {
+    fn to_words(self) -> [u64; 4] {
+        let color = self.color.map_or(0, |color| u64::from(color) + 1);
+        [color, self.key as u32 as u64, u64::from(self.highest), u64::from(self.able)]
+    }
+
+    fn from_words([color, key, highest, able]: [u64; 4]) -> Wish {
+        let color = color.checked_sub(1).map(|color| color as u32);
+        Wish { color, key: key as u32 as i32, highest: highest as u32, able: able != 0 }
+    }
+}
+
+/// Everyone's words, in the order of the ranks.
+fn gather<const N: usize>(steps: &mut Steps<'_>, words: [u64; N]) -> Result<Vec<[u64; N]>, CommError> {
+    let mut all = vec![[0; N]; steps.size() as usize];
+    // SAFETY: N words from here, and as many for each rank.
+    unsafe { all_gather::run(steps, words.as_ptr().cast(), all.as_mut_ptr().cast(), size_of_val(&words))? };
+    Ok(all)
+}
+
+/// What a member takes of its window. As addresses, which other threads may give back.
+#[derive(Clone, Copy)]
+struct Pieces {
+    place: usize,
+    body: usize,
+}
+
+impl Pieces {
+    fn take(job: &Job, members: usize) -> Option<Pieces> {
+        let heap = job.heap().ok()?;
+        let place = heap.allocate(size_of::<Place>())?;
+        let Some(body) = heap.allocate(job.mapping.geometry().part_bytes() + members * CHANNEL_BYTES) else {
+            release(heap, place as usize);
+            return None;
+        };
+        Some(Pieces { place: place as usize, body: body as usize })
+    }
+
+    /// Where they lie in the window, each plus 1.
+    fn to_words(self, job: &Job) -> [u64; 2] {
+        let offset = |address: usize| {
+            let heap = job.mapped_heap()?;
+            heap.offset_of(address as *const u8, 0).map(|offset| offset as u64 + 1)
+        };
+        [self.place, self.body].map(|address| offset(address).unwrap_or(0))
+    }
+
+    fn give_back(&self, job: &Job) {
+        if let Some(heap) = job.mapped_heap() {
+            release(heap, self.place);
+            release(heap, self.body);
+        }
+    }
+}
+
+fn release(heap: &Heap, address: usize) {
+    // SAFETY: from `allocate`, and, as the head of this file says, used by nobody any more.
+    unsafe { heap.release(address as *mut u8) };
+}
+
+/// Where a communicator that was split off has its memory, and where that goes.
+pub(super) struct Origin {
+    pieces: Pieces,
+    /// Of the communicator that was split.
+    graves: Arc<Graves>,
+}
+
+impl Origin {
+    /// After the barrier with which all leave.
+    pub(super) fn bury(&self, job: &Job) {
+        if let Some(heap) = job.mapped_heap() {
+            release(heap, self.pieces.body);
+            self.graves.places.lock().unwrap_or_else(PoisonError::into_inner).push(self.pieces.place);
+            self.graves.any.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Pages of communicators that were left, in which their members may be awaited still.
+#[derive(Default)]
+pub(super) struct Graves {
+    any: AtomicBool,
+    places: Mutex<Vec<usize>>,
+}
+
+impl Graves {
+    /// Those that are there before a call begins.
+    pub(super) fn before_call(&self) -> Vec<usize> {
+        if !self.any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut self.places.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives them back once that call has succeeded.
+    pub(super) fn clear(&self, buried: Vec<usize>, job: &Job) {
+        if let Some(heap) = job.mapped_heap() {
+            buried.into_iter().for_each(|place| release(heap, place));
+        }
+    }
+}
