@@ -289,7 +289,6 @@ pub unsafe extern "C" fn comm_recv(
 /// # Safety
 /// As for `comm_rank`, and `send` holds `send_count` elements and `recv` `recv_count`.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "two messages")]
 pub unsafe extern "C" fn comm_sendrecv(
     comm: *const Comm,
     send: *const c_void,
