@@ -334,6 +334,8 @@ pub enum Word {
     Doctor(Box<DoctorArgs>),
     /// Try a program with many parameters, several times each, and tell what differs
     Sweep(Box<crate::experiment::args::SweepArgs>),
+    /// Try on this machine what libcomm promises, on its CPUs and its GPUs
+    Selftest(Box<crate::selftest::args::SelftestArgs>),
     /// Write a batch script for a job: Slurm, PBS, Torque or LSF
     Script(Box<crate::batch::script::ScriptArgs>),
     /// Compile a C program with libcomm's flags

@@ -15,6 +15,7 @@ use crate::job::merge::Request;
 use crate::job::{self, Job, Part};
 use crate::machine::args::{DoctorArgs, PlanArgs, TopoArgs};
 use crate::refused::Refused;
+use crate::selftest::args::SelftestArgs;
 use crate::surface::{compiler, completions, help, man, signals};
 
 /// What prun shall do.
@@ -34,10 +35,23 @@ pub enum Command {
     Topo(Box<TopoArgs>),
     /// Examine the machine.
     Doctor(Box<DoctorArgs>),
+    /// Try what libcomm promises.
+    Selftest(Box<SelftestArgs>),
+    /// Be a rank of prun's own: which program, and its argument.
+    Rank(OwnRank, String),
     /// Look at the machine below this directory for another prun.
     Watch(PathBuf),
     /// Become this compiler command (`prun cc`).
     Compile(Vec<OsString>),
+}
+
+/// The rank programs that prun carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnRank {
+    /// Of `prun bench`.
+    Bench,
+    /// Of `prun selftest`.
+    Selftest,
 }
 
 /// Words that are kept for what prun will do later, so that no script comes to rely on programs of that name.
@@ -56,6 +70,9 @@ pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
         "plan" => word(first, rest(), Command::Plan),
         "topo" => word(first, rest(), Command::Topo),
         "doctor" => word(first, rest(), Command::Doctor),
+        "selftest" => word(first, rest(), Command::Selftest),
+        programs::bench::WORD => Ok(Command::Rank(OwnRank::Bench, argument(&arguments))),
+        programs::selftest::WORD => Ok(Command::Rank(OwnRank::Selftest, argument(&arguments))),
         watch::WORD => Ok(Command::Watch(rest().next().unwrap_or_else(|| "/".into()).into())),
         "signals" => only_word(&arguments).map(|()| Command::Print(signals::text())),
         "completions" => completions::script(rest().collect()).map(Command::Print),
@@ -65,6 +82,11 @@ pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
             .try_instead(format!("`prun -n N -- {word}` starts a program of that name"))),
         _ => run(arguments, inherited),
     }
+}
+
+/// What follows the word that makes prun a rank of its own.
+fn argument(arguments: &[OsString]) -> String {
+    arguments.get(2).map(|argument| argument.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 fn compiled(command: compiler::Compile) -> Command {

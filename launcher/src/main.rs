@@ -7,10 +7,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use launcher::command::{self, Command};
+use launcher::command::{self, Command, OwnRank};
 use launcher::refused::Refused;
 use launcher::run::{self, Done};
-use launcher::{doctor, exit, experiment, machine};
+use launcher::{doctor, exit, experiment, machine, selftest};
 
 fn main() -> ExitCode {
     let inherited: Vec<_> = std::env::vars_os().collect();
@@ -29,6 +29,9 @@ fn main() -> ExitCode {
         Ok(Command::Plan(args)) => machine::plan::run(&args, &inherited).map(shown),
         Ok(Command::Topo(args)) => machine::topo::run(&args).map(shown),
         Ok(Command::Doctor(args)) => machine::diagnose::run(&args).map(shown),
+        Ok(Command::Selftest(args)) => selftest::run(&args, &inherited).map(shown),
+        Ok(Command::Rank(OwnRank::Bench, job)) => Ok(programs::bench::run(&job)),
+        Ok(Command::Rank(OwnRank::Selftest, case)) => Ok(programs::selftest::run(&case)),
         Ok(Command::Print(text)) => Ok(print(&text)),
         Ok(Command::Compile(argv)) => Err(become_compiler(&argv)),
         Err(refused) => Err(refused),

@@ -1,0 +1,70 @@
+//! The cases, and how the job of each is started. What a rank does in it is in the crate `programs`.
+
+/// A case: one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Case {
+    /// As `--only` names it.
+    pub name: &'static str,
+    /// What it tries.
+    pub tries: &'static str,
+    /// GPUs without which it is skipped.
+    pub gpus: usize,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// The word for the rank program.
+    pub word: &'static str,
+    /// Further options of the job.
+    pub options: &'static [&'static str],
+    /// Whether the job is to end with 0; otherwise a rank is to fail, and what the ranks say decides.
+    pub ends_well: bool,
+    /// Seconds after which it hangs.
+    pub limit_s: u64,
+}
+
+const fn host(name: &'static str, ranks: u32, word: &'static str, tries: &'static str) -> Case {
+    Case { name, tries, gpus: 0, ranks, word, options: &["--map-by", "none"], ends_well: true, limit_s: 120 }
+}
+
+const fn pair(name: &'static str, word: &'static str, tries: &'static str) -> Case {
+    Case { name, tries, gpus: 2, ranks: 2, word, options: &[], ends_well: true, limit_s: 60 }
+}
+
+/// All cases, in the order in which they run.
+pub const CASES: [Case; 13] = [
+    host("host-2", 2, "host", "every collective, type and operation in host memory"),
+    host("host-5", 5, "host", "the same"),
+    Case {
+        options: &["--map-by", "none", "--verify"],
+        ..host("host-verify", 2, "host", "the same, every transfer verified")
+    },
+    Case { ends_well: false, ..host("host-mismatch", 3, "host-mismatch", "ranks that call different things") },
+    Case { ends_well: false, ..host("host-killed", 3, "host-killed", "a rank killed in the middle of calls") },
+    Case { limit_s: 120, ..pair("pair", "pair", "two GPUs: types, operations, paths, lengths, graphs, streams") },
+    Case { ends_well: false, limit_s: 20, ..pair("mismatch", "mismatch", "ranks that call different things") },
+    Case { ends_well: false, limit_s: 30, ..pair("killed", "killed", "a rank killed in the middle of calls") },
+    Case { limit_s: 20, ..pair("late", "late", "a rank that comes two seconds late") },
+    Case { options: &["-x", "PRUN_P2P=off"], ..pair("p2p-off", "pair", "data through the host") },
+    Case { ranks: 4, options: &["--share-gpus"], ..pair("four-on-two", "pair", "two ranks on each GPU") },
+    Case { gpus: 1, options: &["--share-gpus", "--gpus", "0"], ..pair("one-gpu", "pair", "two ranks on one GPU") },
+    Case {
+        gpus: 1,
+        ranks: 1,
+        options: &["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"],
+        limit_s: 120,
+        ..pair("virtual", "virtual", "two to eight ranks in one process on one GPU")
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_distinct_and_no_case_waits_for_ever() {
+        let mut names: Vec<_> = CASES.iter().map(|case| case.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CASES.len());
+        assert!(CASES.iter().all(|case| case.limit_s > 0 && case.ranks > 0));
+    }
+}

@@ -1,0 +1,125 @@
+//! What `prun selftest` runs in each rank. A case is a word; the launcher's table says with how many ranks and options.
+//!
+//! Each part of a case prints a line that begins with `ok` or, on any rank where it went wrong, with `FAIL`.
+
+mod host;
+mod pair;
+mod rank;
+mod virtual_ranks;
+
+use std::time::Instant;
+
+use anyhow::bail;
+use comm::cuda::{Context, Driver};
+use comm::{Comm, Path};
+use half::bf16;
+
+use rank::Rank;
+
+/// prun, started as a rank of `prun selftest`, has this first argument; the second is a case. No program has this name.
+pub const WORD: &str = "@selftest-rank";
+
+/// Runs this rank's part of a case: prun's exit code.
+pub fn run(case: &str) -> u8 {
+    let done = match case {
+        "virtual" => virtual_ranks::run(),
+        _ => Comm::init().map_err(anyhow::Error::from).and_then(|comm| in_job(case, comm)),
+    };
+    u8::from(!done.unwrap_or_else(|error| {
+        println!("FAIL {case}: {error:#}");
+        false
+    }))
+}
+
+fn in_job(case: &str, comm: Comm) -> anyhow::Result<bool> {
+    let (ok, leaves) = match case {
+        "host" => (host::differential(&comm), true),
+        "host-mismatch" => (host::mismatch(&comm), false),
+        "host-killed" => (host::killed(&comm), false),
+        "pair" | "mismatch" | "killed" | "late" => {
+            let rank = Rank::new(&comm, comm.local_rank() % Context::devices(Driver::get()?)?)?;
+            on_gpu(case, &rank)
+        }
+        _ => bail!("there is no such case"),
+    };
+    if ok && leaves {
+        comm.finalize()?;
+    }
+    Ok(ok)
+}
+
+/// Whether it went well, and whether the ranks leave together.
+fn on_gpu(case: &str, rank: &Rank<'_>) -> (bool, bool) {
+    match case {
+        "pair" => (everything(rank), true),
+        "mismatch" => (part(rank.comm, "mismatched calls name both", || pair::mismatch(rank)), false),
+        "killed" => (part(rank.comm, "a killed rank", || pair::killed(rank)), false),
+        _ => (part(rank.comm, "a late rank", || pair::late(rank)), true),
+    }
+}
+
+/// All types, operations, paths, odd lengths and alignments, in place and not; graphs between eager calls; streams that
+/// take turns.
+fn everything(rank: &Rank<'_>) -> bool {
+    let comm = rank.comm;
+    let mut ok = all_types(rank, PATHS, COUNTS);
+    if let Some(why) = comm.staged_because() {
+        println!("rank {}: through the host: {why}", comm.rank());
+        return ok;
+    }
+    for (name, path) in PATHS {
+        ok &= part(comm, &format!("{name}: 3 000 001 elements"), || {
+            rank.all_ops::<f32>(*path, BIG)?;
+            rank.all_ops::<bf16>(*path, BIG)
+        });
+    }
+    ok &= part(comm, "graphs between eager calls", || rank.graphs());
+    ok & part(comm, "two streams take turns", || rank.streams())
+}
+
+fn all_types(rank: &Rank<'_>, paths: &[(&str, Option<Path>)], counts: &[usize]) -> bool {
+    let mut ok = true;
+    for (name, path) in paths {
+        let title = format!("{} ranks, {name}: types, ops, lengths", rank.comm.size());
+        ok &= part(rank.comm, &title, || rank.all_types(*path, counts));
+    }
+    ok
+}
+
+/// Runs a part and prints how it went: once for all ranks, or on each where it failed.
+fn part(comm: &Comm, title: &str, body: impl FnOnce() -> anyhow::Result<()>) -> bool {
+    let began = Instant::now();
+    let result = body();
+    match &result {
+        Err(error) => println!("FAIL {title}, rank {}: {error:#}", comm.rank()),
+        Ok(()) if comm.rank() == 0 => println!("ok   {title} ({} ms)", began.elapsed().as_millis()),
+        Ok(()) => {}
+    }
+    result.is_ok()
+}
+
+/// prun ends the others when a rank is gone; a case wants to see what the library says first.
+#[expect(unsafe_code, reason = "signals")]
+fn outlive() {
+    // SAFETY: ignoring runs no code of ours.
+    unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+}
+
+/// Ends this rank as `kill -9` would.
+#[expect(unsafe_code, reason = "signals")]
+fn die() {
+    // SAFETY: no preconditions.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
+const COUNTS: &[usize] = &[1, 2, 3, 7, 33, 1000, 4097, 70_001];
+const BIG: &[usize] = &[3_000_001];
+
+const PATHS: &[(&str, Option<Path>)] = &[
+    ("auto", None),
+    ("ll", Some(Path::Ll)),
+    ("ll128", Some(Path::Ll128)),
+    ("push", Some(Path::Push)),
+    ("copy", Some(Path::Copy)),
+    ("ring", Some(Path::Ring)),
+];

@@ -1,0 +1,156 @@
+//! The cases of a pair of GPUs.
+#![expect(unsafe_code, reason = "buffers of the device")]
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use comm::cuda::Stream;
+use comm::{CommError, DataType, Op, Path};
+
+use super::rank::{MOST, Rank, data};
+
+impl Rank<'_> {
+    /// Graphs of three paths, replayed between eager calls, each result checked.
+    pub(super) fn graphs(&self) -> anyhow::Result<()> {
+        let (driver, stream, base) = (self.context.driver(), self.stream.get(), self.buffer.address());
+        let counts = [256usize, 200_000, 1_000_000, 5_000_000];
+        let paths = [Path::Ll, Path::Ll128, Path::Push, Path::Copy];
+        let launch = |i: usize| {
+            // SAFETY: inside the buffer.
+            unsafe {
+                let (send, recv) = (base as *const _, (base + MOST as u64) as *mut _);
+                let (t, op) = (DataType::F32, Op::Sum);
+                self.comm.all_reduce_tuned(send, recv, counts[i], t, op, stream.raw(), Some(paths[i]), &|_| ())
+            }
+        };
+        launch(0)?;
+        let graphs = (0..4)
+            .map(|i| {
+                stream.begin_capture(driver)?;
+                for k in [i, (i + 1) % 4, i] {
+                    launch(k)?;
+                }
+                Ok(stream.end_capture(self.context)?)
+            })
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        for round in 0..40u64 {
+            let sends: Vec<Vec<f32>> = (0..2).map(|rank| data(rank, counts[3], round)).collect();
+            self.buffer.write(0, &sends[self.comm.rank() as usize])?;
+            self.buffer.fill(MOST, 4 * counts[3], 0xff)?;
+            let i = round as usize % 4;
+            graphs[i].launch(stream)?;
+            launch((round / 4) as usize % 4)?;
+            graphs[i].launch(stream)?;
+            stream.synchronize(driver)?;
+            self.comm.async_error()?;
+            let mut result = vec![0f32; counts[i].max(counts[(i + 1) % 4])];
+            self.buffer.read(MOST, &mut result)?;
+            let wrong = (0..result.len()).find(|k| result[*k] != sends[0][*k] + sends[1][*k]);
+            ensure!(wrong.is_none(), "round {round}: element {wrong:?}");
+        }
+        Ok(())
+    }
+
+    /// Calls alternate between two streams without events; each works on what the one before made.
+    pub(super) fn streams(&self) -> anyhow::Result<()> {
+        let other = Stream::new(self.context)?;
+        let (driver, base) = (self.context.driver(), self.buffer.address());
+        let ones = vec![1f32; 100_000];
+        self.buffer.write(0, &ones)?;
+        for round in 0..20 {
+            let stream = if round % 2 == 0 { self.stream.get() } else { other.get() };
+            // SAFETY: inside the buffer.
+            unsafe {
+                self.comm.all_reduce_stream_raw(
+                    base as *const _,
+                    base as *mut _,
+                    ones.len(),
+                    DataType::F32,
+                    Op::Sum,
+                    stream.raw(),
+                )?
+            };
+        }
+        self.stream.get().synchronize(driver)?;
+        other.get().synchronize(driver)?;
+        let mut result = vec![0f32; ones.len()];
+        self.buffer.read(0, &mut result)?;
+        ensure!(result.iter().all(|x| *x == 1_048_576.0), "{} instead of 2^20", result[0]);
+        // The last stream goes away before the next call.
+        Ok(self.comm.barrier()?)
+    }
+}
+
+/// The ranks call different things; both are told, and the context stays usable.
+pub(super) fn mismatch(rank: &Rank<'_>) -> anyhow::Result<()> {
+    let (comm, base) = (rank.comm, rank.buffer.address());
+    let call = |count: usize, op: Op| {
+        // SAFETY: inside the buffer.
+        unsafe {
+            comm.all_reduce_stream_raw(
+                base as *const _,
+                base as *mut _,
+                count,
+                DataType::F32,
+                op,
+                rank.stream.get().raw(),
+            )
+        }
+    };
+    call(100, Op::Sum)?;
+    rank.stream.get().synchronize(rank.context.driver())?;
+    let began = Instant::now();
+    call(100, if comm.rank() == 0 { Op::Sum } else { Op::Max })?;
+    rank.stream.get().synchronize(rank.context.driver())?;
+    let error = comm.async_error().err().context("no error")?;
+    ensure!(matches!(error, CommError::Mismatch { .. } | CommError::PeerFailed { .. }), "{error}");
+    ensure!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
+    println!("rank {} after {:?}: {error}", comm.rank(), began.elapsed());
+    ensure!(call(100, Op::Sum).is_err(), "a later call went through");
+    usable(rank)
+}
+
+/// Rank 1 is killed in the middle of calls; the other gets an error in under a second.
+pub(super) fn killed(rank: &Rank<'_>) -> anyhow::Result<()> {
+    let (comm, base, driver) = (rank.comm, rank.buffer.address(), rank.context.driver());
+    super::outlive();
+    for round in 0..1000 {
+        if comm.rank() == 1 && round == 500 {
+            super::die();
+        }
+        let began = Instant::now();
+        let count = [1000, 300_000, 3_000_000, 9_000_000][round % 4];
+        // SAFETY: inside the buffer.
+        let called = unsafe {
+            let recv = (base + MOST as u64) as *mut _;
+            comm.all_reduce_stream_raw(base as *const _, recv, count, DataType::F32, Op::Sum, rank.stream.get().raw())
+        };
+        rank.stream.get().synchronize(driver)?;
+        if let Err(error) = called.and_then(|()| comm.async_error()) {
+            let took = began.elapsed();
+            println!("rank 0 after {took:?}, round {round}: {error}");
+            ensure!(took < Duration::from_secs(1), "took {took:?}");
+            return usable(rank);
+        }
+    }
+    anyhow::bail!("no error in 1000 rounds")
+}
+
+/// Rank 1 comes two seconds late.
+pub(super) fn late(rank: &Rank<'_>) -> anyhow::Result<()> {
+    rank.call::<f32>(1000, Op::Sum, None, false, 0)?;
+    if rank.comm.rank() == 1 {
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    rank.call::<f32>(1000, Op::Sum, None, false, 0)?;
+    rank.call::<f32>(3_000_000, Op::Sum, None, false, 0)
+}
+
+/// The context still works.
+fn usable(rank: &Rank<'_>) -> anyhow::Result<()> {
+    rank.buffer.fill(0, 1 << 20, 7)?;
+    let mut back = vec![0u8; 1 << 20];
+    rank.buffer.read(0, &mut back)?;
+    ensure!(back.iter().all(|byte| *byte == 7), "the context is of no use any more");
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Values, buffers and one checked call of the GPU cases.
+#![expect(unsafe_code, reason = "buffers of the device")]
+
+use anyhow::{Context as _, ensure};
+use comm::cuda::{Context, DeviceBuffer, Driver, Stream};
+use comm::{Comm, DataType, Element, Op, Path, reference};
+use half::{bf16, f16};
+
+/// Values of a type that no operation makes ambiguous, and that overflow where the type can.
+pub(super) trait Sample: Element + PartialEq {
+    fn sample(seed: u64) -> Self;
+    fn same(self, other: Self) -> bool;
+}
+
+macro_rules! samples {
+    ($($type:ty: $make:expr, $same:expr;)*) => {$(
+        impl Sample for $type {
+            fn sample(seed: u64) -> Self { $make(seed) }
+            fn same(self, other: Self) -> bool { $same(self, other) }
+        }
+    )*};
+}
+
+fn signed(seed: u64) -> f64 {
+    (seed % 2001) as f64 / 16.0 - 62.5
+}
+
+samples! {
+    f64: signed, |a: f64, b: f64| a.to_bits() == b.to_bits();
+    f32: |seed| signed(seed) as f32, |a: f32, b: f32| a.to_bits() == b.to_bits();
+    f16: |seed| f16::from_f64(signed(seed)), |a: f16, b: f16| a.to_bits() == b.to_bits();
+    bf16: |seed| bf16::from_f64(signed(seed)), |a: bf16, b: bf16| a.to_bits() == b.to_bits();
+    i8: |seed: u64| (seed % 251) as i8, |a, b| a == b;
+    u8: |seed: u64| (seed % 251) as u8, |a, b| a == b;
+    i32: |seed: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as i32, |a, b| a == b;
+    u32: |seed: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32, |a, b| a == b;
+    i64: |seed: u64| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64, |a, b| a == b;
+    u64: |seed: u64| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), |a, b| a == b;
+}
+
+/// What `rank` sends.
+pub(super) fn data<T: Sample>(rank: u32, count: usize, salt: u64) -> Vec<T> {
+    (0..count as u64)
+        .map(|i| T::sample((i + 1).wrapping_mul(2_654_435_761).wrapping_add(u64::from(rank) * 977 + salt)))
+        .collect()
+}
+
+/// A rank with a stream and a buffer on its GPU.
+pub(super) struct Rank<'a> {
+    pub(super) comm: &'a Comm,
+    pub(super) context: Context,
+    pub(super) stream: Stream,
+    pub(super) buffer: DeviceBuffer,
+}
+
+/// Bytes of each half of the buffer: what is sent, and what is received.
+pub(super) const MOST: usize = 40 << 20;
+
+impl Rank<'_> {
+    pub(super) fn new(comm: &Comm, device: u32) -> anyhow::Result<Rank<'_>> {
+        let context = Context::primary(Driver::get()?, device)?;
+        let buffer = DeviceBuffer::new(context, 2 * MOST)?;
+        Ok(Rank { comm, context, stream: Stream::new(context)?, buffer })
+    }
+
+    /// One call; `offset` elements off the allocation's start. The right result is the oracle's, bit for bit.
+    pub(super) fn call<T: Sample>(
+        &self,
+        count: usize,
+        op: Op,
+        path: Option<Path>,
+        in_place: bool,
+        offset: usize,
+    ) -> anyhow::Result<()> {
+        let size = self.comm.size();
+        let sends: Vec<Vec<T>> = (0..size).map(|rank| data(rank, count, op as u64)).collect();
+        let bytes = count * size_of::<T>();
+        let send_at = offset * size_of::<T>();
+        let recv_at = if in_place { send_at } else { MOST + 2 * offset * size_of::<T>() };
+        // Poison, also behind the end.
+        if !in_place {
+            self.buffer.write(recv_at, &vec![0xa5u8; bytes + 64])?;
+        }
+        self.buffer.write(send_at, &sends[self.comm.rank() as usize])?;
+        let before = self.read_bytes(recv_at + bytes)?;
+        // SAFETY: inside the buffer, waited for below.
+        unsafe {
+            let base = self.buffer.address();
+            let (send, recv) = ((base + send_at as u64) as *const _, (base + recv_at as u64) as *mut _);
+            self.comm.all_reduce_tuned(send, recv, count, T::TYPE, op, self.stream.get().raw(), path, &|_| ())?;
+        }
+        self.stream.get().synchronize(self.context.driver())?;
+        self.comm.async_error()?;
+        let mut result = vec![T::sample(0); count];
+        self.buffer.read(recv_at, &mut result)?;
+        ensure!(self.read_bytes(recv_at + bytes)? == before, "wrote behind the end");
+        // Rings of more than two round at each hop.
+        let exact = size == 2 || path != Some(Path::Ring) || !matches!(T::TYPE, DataType::F16 | DataType::BF16);
+        let exact =
+            exact && (size == 2 || path != Some(Path::Ring) || !matches!(T::TYPE, DataType::F32 | DataType::F64));
+        let right = if exact { reference::all_reduce(&sends, op) } else { result.clone() };
+        let wrong = result.iter().zip(&right).position(|(a, b)| !a.same(*b));
+        let hash = result.iter().zip(1u64..).fold(0u64, |hash, (x, i)| {
+            // SAFETY: plain data.
+            let bytes = unsafe { std::slice::from_raw_parts((&raw const *x).cast::<u8>(), size_of::<T>()) };
+            bytes.iter().fold(hash ^ i, |h, b| h.wrapping_mul(0x100_0000_01b3) ^ u64::from(*b))
+        });
+        let mut hashes = [hash, !hash];
+        self.comm.all_reduce_in_place(&mut hashes, Op::Min)?;
+        ensure!(wrong.is_none(), "element {wrong:?} of {count} is wrong");
+        ensure!(hashes == [hash, !hash], "the ranks' results differ");
+        Ok(())
+    }
+
+    fn read_bytes(&self, at: usize) -> anyhow::Result<[u8; 32]> {
+        let mut bytes = [0; 32];
+        self.buffer.read(at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(super) fn all_ops<T: Sample>(&self, path: Option<Path>, counts: &[usize]) -> anyhow::Result<()> {
+        for op in [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg] {
+            let integer_ring = path == Some(Path::Ring) && op == Op::Avg && self.comm.size() > 2;
+            if integer_ring && !matches!(T::TYPE, DataType::F16 | DataType::BF16 | DataType::F32 | DataType::F64) {
+                continue;
+            }
+            for (n, count) in counts.iter().enumerate() {
+                for in_place in [false, true] {
+                    let offset = n % 3;
+                    let what = || format!("{} {op} x {count}, in place {in_place}, offset {offset}", T::TYPE);
+                    self.call::<T>(*count, op, path, in_place, offset).with_context(what)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn all_types(&self, path: Option<Path>, counts: &[usize]) -> anyhow::Result<()> {
+        self.all_ops::<f32>(path, counts)?;
+        self.all_ops::<f64>(path, counts)?;
+        self.all_ops::<f16>(path, counts)?;
+        self.all_ops::<bf16>(path, counts)?;
+        self.all_ops::<i8>(path, counts)?;
+        self.all_ops::<u8>(path, counts)?;
+        self.all_ops::<i32>(path, counts)?;
+        self.all_ops::<u32>(path, counts)?;
+        self.all_ops::<i64>(path, counts)?;
+        self.all_ops::<u64>(path, counts)
+    }
+}
