@@ -1,6 +1,6 @@
 #!/bin/sh
 # Proves that kernels/ptx is what kernels/device compiles to, byte for byte, and assembles it for every architecture
-# from Volta on; a kernel that spills registers fails. `tests/ptx.sh --write` makes the files anew.
+# from Volta on; a kernel that spills registers fails, except in the images that check data, which are never timed. `tests/ptx.sh --write` makes the files anew.
 # Compiler and assembler come from PyPI, about 65 MB once, into target/cuda: no GPU, no driver, no toolkit.
 set -e
 cd "$(dirname "$0")/.."
@@ -25,10 +25,12 @@ LD_LIBRARY_PATH=$nvrtc ${CARGO:-cargo} run --quiet -p kernels --features generat
 spills=$target/spills
 : >"$spills"
 for ptx in kernels/ptx/*.ptx; do
-    for arch in sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120; do
+    archs="sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120" may_spill=0
+    case $ptx in *.checked.ptx) archs="sm_70 sm_90 sm_120" may_spill=1 ;; esac
+    for arch in $archs; do
         "$tools/nvidia/cuda_nvcc/bin/ptxas" -v -arch="$arch" "$ptx" -o "$target/assembled.cubin" 2>&1 |
-            awk -v where="$ptx for $arch" '/Compiling entry/ { kernel = $6 }
-                / bytes spill stores/ && !/ 0 bytes spill stores, 0 bytes spill loads/ { print where ": " kernel ":" $0 }
+            awk -v where="$ptx for $arch" -v may_spill=$may_spill '/Compiling entry/ { kernel = $6 }
+                / bytes spill stores/ && !may_spill && !/ 0 bytes spill stores, 0 bytes spill loads/ { print where ": " kernel ":" $0 }
                 /error|fatal/ { print where ": " $0 }' >>"$spills"
     done
 done

@@ -6,7 +6,7 @@ constexpr u32 MAX_RANKS = 8;
 constexpr u32 MAX_BLOCKS = 256;
 
 // Why a kernel gave up. The numbers are those of `args.rs`.
-enum Trouble : u32 { NONE = 0, ABORTED = 1, LEFT = 2, FAILED = 3, MISMATCH = 4, TIMEOUT = 5, CORRUPT = 6 };
+enum Trouble : u32 { NONE = 0, ABORTED = 1, LEFT = 2, FAILED = 3, MISMATCH = 4, TIMEOUT = 5, CORRUPT = 6, DIFFER = 7 };
 
 // Written by the first thread that gives up, into host memory; `kind` last.
 struct Record {
@@ -15,12 +15,14 @@ struct Record {
     u64 epoch;
     u32 block;
     u32 chunk;
-    u64 theirs; // what the peer called (MISMATCH), or what arrived (CORRUPT)
-    u64 ours;   // what was called here, or what was sent
+    u64 theirs; // what the peer called (MISMATCH), what arrived (CORRUPT), the peer's result (DIFFER)
+    u64 ours;   // what was called here, what was sent, this rank's result
+    u64 signature; // what was called here
 };
 
 struct Args {
     u8* arena[MAX_RANKS]; // each rank's arena as this rank maps it
+    u8* own;           // what only this GPU uses: Control, and sums
     const u8* send;
     u8* recv;
     u64 count;         // elements of this launch
@@ -39,7 +41,7 @@ struct Args {
     u32 blocks_at;   // of the ranks' blocks in the segment
     u32 push_warps;  // warps of a block that only send; 0: each sends, then receives
     u32 chunk;       // which chunk of the call this launch waits for
-    u32 unused;
+    u32 check;       // a checked chunk has 1 << check bytes; 0: nothing is checked
     u64 slot;        // ring: bytes of a slot; push: of a piece
     u64 tag;         // type and op in one byte
 };
@@ -54,21 +56,32 @@ struct CopyArgs {
     u64 end[MAX_CHUNKS];  // where in the message a chunk ends
     u64 slot[MAX_CHUNKS]; // where in the arena it lies
 };
-static_assert(sizeof(CopyArgs) == 248 + 16 + 16 * MAX_CHUNKS, "args.rs has this size");
-static_assert(sizeof(Args) == 248 && sizeof(Record) == 40, "args.rs has these sizes");
+static_assert(sizeof(CopyArgs) == 256 + 16 + 16 * MAX_CHUNKS, "args.rs has this size");
+static_assert(sizeof(Args) == 256 && sizeof(Record) == 48, "args.rs has these sizes");
 
 
-// The first page of an arena: what its own GPU keeps there.
+// One piece of data damaged on purpose, in images made with CHECKED: `libcomm/src/fault.rs`.
+enum FaultKind : u32 { NO_FAULT = 0, FLIP = 1, FLIP_RESULT = 2, DROP = 3, DELAY = 4 };
+struct Fault {
+    u32 kind;
+    u32 bit;   // FLIP: of the 8 bytes
+    u64 epoch; // of the call
+    u64 at;    // byte of the message
+    u64 delay_ns;
+};
+
+// The first page: what only this GPU uses.
 struct Control {
     u32 failed; // Trouble of the call that gave up, for ever
     u32 unused;
     u64 copies;       // the call whose copies have begun
     u64 owed;         // last chunk of the last such call: not before the peer has read it may the next begin
     u32 readers[MAX_CHUNKS]; // warps that have read a chunk
-    u64 unused_too[241];
+    Fault fault;
+    u64 unused_too[237];
     u64 epoch[MAX_BLOCKS]; // calls that are over, once for each block, so that no block waits for another
 };
-static_assert(sizeof(Control) == 4096, "one page");
+static_assert(sizeof(Control) == 4096 && sizeof(Fault) == 32, "one page; args.rs has the place of the fault");
 
 // The second page: what the peers write, by source rank and parity of the call.
 struct alignas(16) Called { u64 epoch, signature; };
@@ -80,4 +93,10 @@ constexpr u32 SLOTS = 64; // words for each source
 // Ring channels: counts of pieces delivered and of pieces consumed, one line a block.
 constexpr u32 HEAD_AT = 32768;
 constexpr u32 TAIL_AT = 49152;
-constexpr u32 LL_AT = 65536;
+// What peers say of each checked chunk: the sum of what they sent, and of their result; by parity and source.
+constexpr u32 CHECKS = 64;
+constexpr u32 SENT_AT = 65536;
+constexpr u32 RESULT_AT = 81920;
+// Sums that only this GPU uses: of what was sent, of the result, and of what came from each source.
+constexpr u32 SUMS_AT = 98304;
+constexpr u32 LL_AT = 131072;

@@ -1,9 +1,12 @@
 // Kernels that do not depend on the element type: what the copies wait for, and the proof that a path can be trusted.
+#include "check_kernels.cuh"
 #include "copy.cuh"
 
 extern "C" __global__ void __launch_bounds__(32) copy_begin(const __grid_constant__ Args a) { copies_begin(a); }
 extern "C" __global__ void __launch_bounds__(32) copy_flag(const __grid_constant__ Args a) { copies_flag(a); }
 extern "C" __global__ void __launch_bounds__(32) copy_wait(const __grid_constant__ Args a) { copies_wait(a); }
+extern "C" __global__ void __launch_bounds__(512, 1) check_send(const __grid_constant__ Args a) { sum_what_is_sent(a); }
+extern "C" __global__ void __launch_bounds__(512, 1) check_result(const __grid_constant__ Args a) { compare_sums(a); }
 
 __device__ __forceinline__ u64 pattern(u32 from, u32 to, u64 i) {
     u64 x = (i + 1) * 0x9e3779b97f4a7c15ull ^ u64(from) << 32 ^ to;
@@ -32,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) prove(const __grid_constant
             if (peer != a.rank) store_release(arrived(a.arena[peer], a.rank, blockIdx.x), epoch);
     }
     u64 wrong = 0;
+    const bool struck = control(a)->fault.kind == FLIP && control(a)->fault.epoch == epoch;
     for (u32 peer = 0; peer < a.size; peer++)
         if (peer != a.rank) {
             // Block b of the peer wrote the same words as block b here reads.
@@ -41,6 +45,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) prove(const __grid_constant
             }
             for (u64 i = begin; i < words; i += stride) {
                 Words2 v = load_words((Words2*)(a.arena[a.rank] + at + peer * a.count) + i);
+                if (struck && i == 0) v.x ^= 1;
                 wrong += (v.x != pattern(peer, a.rank, 2 * i)) + (v.y != pattern(peer, a.rank, 2 * i + 1));
             }
         }

@@ -22,12 +22,13 @@ template <class T> __device__ __forceinline__ void chunks_receive(const CopyArgs
     const u32 peer = a.rank ^ 1, lane = threadIdx.x & 31;
     const u64 warps = u64(gridDim.x) * each;
     u64 begin = c.pushed;
+    Arrivals arrivals{a, epoch};
     for (u32 chunk = 0; chunk < c.chunks; chunk++) {
         if (!warp_wait(a, arrived(a.arena[a.rank], peer, chunk), epoch, epoch, chunk)) return;
         // In place a chunk may be overwritten only once it has been copied: the engine says so in our own words.
         if (a.send == a.recv && !warp_wait(a, arrived(a.arena[a.rank], a.rank, chunk), epoch, epoch, chunk)) return;
         u64 at = (u64(blockIdx.x) * each + index) * WARP_BYTES + 16 * lane;
-        reduce_in<T>(a, a.arena[a.rank] + c.slot[chunk] + at, begin + at, c.end[chunk], warps * WARP_BYTES, bytes, aligned);
+        reduce_in<T>(a, arrivals, a.arena[a.rank] + c.slot[chunk] + at, begin + at, c.end[chunk], warps * WARP_BYTES, bytes, aligned);
         begin = c.end[chunk];
         __syncwarp();
         if (lane == 0) {

@@ -34,12 +34,17 @@ __device__ __forceinline__ bool ll_await(const Args& a, const u8* line, u32 flag
 
 // More than two ranks: all are folded in their order, with one rounding.
 template <class T>
-__device__ __noinline__ bool ll_fold(const Args& a, const u8* lines, u32 flag, u64 epoch, u64& data) {
+__device__ __noinline__ bool ll_fold(const Args& a, const u8* lines, u32 flag, u64 epoch, Arrivals& arrivals, u64 at, u64 bytes, u64& data) {
     u64 words[MAX_RANKS];
 #pragma unroll
     for (u32 rank = 0; rank < MAX_RANKS; rank++) {
         words[rank] = data;
-        if (rank < a.size && rank != a.rank && !ll_await(a, lines + rank * a.ll_bytes, flag, rank, epoch, words[rank])) return false;
+        if (rank < a.size && rank != a.rank) {
+            u64 came[1];
+            if (!ll_await(a, lines + rank * a.ll_bytes, flag, rank, epoch, came[0])) return false;
+            arrivals.take(rank, at, bytes, came);
+            words[rank] = came[0];
+        }
     }
     data = 0;
 #pragma unroll 1
@@ -67,11 +72,13 @@ template <class T> __device__ __forceinline__ void ll_all_reduce(const Args& a) 
     const u32 flag = ll_flag(a, epoch);
     const u64 begin = u64(blockIdx.x) * blockDim.x + threadIdx.x, stride = u64(gridDim.x) * blockDim.x;
     const u64 parity_at = a.ll_at + (epoch & 1) * a.size * a.ll_bytes;
+    Arrivals arrivals{a, epoch};
 
     for (u64 i = begin; i < units; i += stride) {
         u64 data = load_pack<T, 8>(a.send, 8 * i, bytes, aligned).words[0];
         for (u32 k = 1; k < a.size; k++) {
             u32 peer = a.rank + k < a.size ? a.rank + k : a.rank + k - a.size;
+            if (arrivals.lost(8 * i, 8)) continue;
             ll_store(a.arena[peer] + parity_at + a.rank * a.ll_bytes + 16 * i, data, flag);
         }
     }
@@ -81,8 +88,9 @@ template <class T> __device__ __forceinline__ void ll_all_reduce(const Args& a) 
         const u8* lines = a.arena[a.rank] + parity_at + 16 * i;
         if (a.size == 2) {
             if (!ll_await(a, lines + (a.rank ^ 1) * a.ll_bytes, flag, a.rank ^ 1, epoch, theirs.words[0])) break;
+            arrivals.take(a.rank ^ 1, 8 * i, bytes, theirs.words);
             own = a.rank == 0 ? combine(a.op, 2, own, theirs) : combine(a.op, 2, theirs, own);
-        } else if (!ll_fold<T>(a, lines, flag, epoch, own.words[0])) {
+        } else if (!ll_fold<T>(a, lines, flag, epoch, arrivals, 8 * i, bytes, own.words[0])) {
             break;
         }
         store_pack<T, 8>(a.recv, 8 * i, bytes, aligned, own);

@@ -41,8 +41,16 @@ template <class T> __device__ __forceinline__ void wide_store(u8* recv, u64 unit
     }
 }
 
+// A thread that carries a flag has 8 bytes of data.
+__device__ __forceinline__ void wide_take(Arrivals& arrivals, u32 peer, u64 at, u64 bytes, u64 (&words)[2]) {
+    if (!carries_flag()) return arrivals.take(peer, at, bytes, words);
+    u64 half[1] = {words[0]};
+    arrivals.take(peer, at, bytes, half);
+    words[0] = half[0];
+}
+
 template <class T> __device__ void wide_all_reduce(const Args& a) {
-    constexpr int DEPTH = 4;
+    constexpr int DEPTH = CHECKED ? 2 : 4;
     const u64 epoch = enter(a);
     if (epoch == 0) return;
     const u64 bytes = a.count * sizeof(T), units = (bytes + WARP_DATA - 1) / WARP_DATA;
@@ -52,6 +60,7 @@ template <class T> __device__ void wide_all_reduce(const Args& a) {
     const bool sends = a.push_warps == 0 || warp < a.push_warps, receives = a.push_warps == 0 || !sends;
     u8* there = a.arena[peer] + a.wide_at + (epoch & 1) * a.wide_bytes + 16 * lane();
     const u8* here = a.arena[a.rank] + a.wide_at + (epoch & 1) * a.wide_bytes + 16 * lane();
+    Arrivals arrivals{a, epoch};
 
     if (sends) {
         const u64 each = a.push_warps == 0 ? warps : a.push_warps, stride = each * gridDim.x;
@@ -63,11 +72,11 @@ template <class T> __device__ void wide_all_reduce(const Args& a) {
             for (int k = 0; k < DEPTH; k++) data[k] = wide_load<T>(a.send, unit + k * stride, bytes, aligned);
 #pragma unroll
             for (int k = 0; k < DEPTH; k++)
-                store_words(there + (unit + k * stride) * WARP_LINES, data[k].words[0], carries_flag() ? flag : data[k].words[1]);
+                if (!arrivals.lost((unit + k * stride) * WARP_DATA + lane_data_at(), 8)) store_words(there + (unit + k * stride) * WARP_LINES, data[k].words[0], carries_flag() ? flag : data[k].words[1]);
         }
         for (; unit < units; unit += stride) {
             Pack<T, 16> data = wide_load<T>(a.send, unit, bytes, aligned);
-            store_words(there + unit * WARP_LINES, data.words[0], carries_flag() ? flag : data.words[1]);
+            if (!arrivals.lost(unit * WARP_DATA + lane_data_at(), 8)) store_words(there + unit * WARP_LINES, data.words[0], carries_flag() ? flag : data.words[1]);
         }
     }
     announce(a, epoch);
@@ -84,7 +93,7 @@ template <class T> __device__ void wide_all_reduce(const Args& a) {
             // A warp that has sent nothing waits long, and looks at flags only: whole lines would take the cache's
             // bandwidth from those that come.
             if (a.push_warps != 0) {
-                const u64 last = unit + 3 * stride < units ? unit + 3 * stride : unit;
+                const u64 last = unit + (DEPTH - 1) * stride < units ? unit + (DEPTH - 1) * stride : unit;
                 for (;;) {
                     bool missing = carries_flag() && *(volatile u64*)(here + last * WARP_LINES + 8) != flag;
                     if (!__any_sync(~0u, missing)) break;
@@ -115,6 +124,7 @@ template <class T> __device__ void wide_all_reduce(const Args& a) {
 #pragma unroll
             for (int k = 0; k < DEPTH; k++)
                 if (unit + k * stride < units) {
+                    wide_take(arrivals, peer, (unit + k * stride) * WARP_DATA + lane_data_at(), bytes, theirs[k].words);
                     Pack<T, 16> out = a.rank == 0 ? combine(a.op, 2, own[k], theirs[k]) : combine(a.op, 2, theirs[k], own[k]);
                     wide_store<T>(a.recv, unit + k * stride, bytes, aligned, out);
                 }

@@ -25,6 +25,7 @@ __device__ __forceinline__ void push_send(const Args& a, u64 epoch, u64 bytes, u
     const bool aligned = all_aligned(a, 16);
     const u32 peer = a.rank ^ 1, lane = threadIdx.x & 31;
     u8* there = a.arena[peer] + a.push_at + (epoch & 1) * a.push_bytes;
+    const Arrivals arrivals{a, epoch};
     for (u64 piece = blockIdx.x * each + index; piece < pieces; piece += gridDim.x * each) {
         u64 at = piece * a.slot + 16 * lane, end = (piece + 1) * a.slot < bytes ? (piece + 1) * a.slot : bytes;
         for (; at < end; at += DEPTH * WARP_BYTES) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ void push_send(const Args& a, u64 epoch, u64 bytes, u
                 if (at + k * WARP_BYTES < end) data[k] = load_pack<T, 16>(a.send, at + k * WARP_BYTES, bytes, aligned);
 #pragma unroll
             for (int k = 0; k < DEPTH; k++)
-                if (at + k * WARP_BYTES < end) store_unit(there + at + k * WARP_BYTES, data[k].words);
+                if (at + k * WARP_BYTES < end && !arrivals.lost(at + k * WARP_BYTES, 16)) store_unit(there + at + k * WARP_BYTES, data[k].words);
         }
         __syncwarp();
         if (lane == 0) {
@@ -47,8 +48,8 @@ __device__ __forceinline__ void push_send(const Args& a, u64 epoch, u64 bytes, u
 
 // Reduces what has come to `from`, of bytes `at` to `end` of the message, `stride` bytes from pack to pack.
 template <class T>
-__device__ __forceinline__ void reduce_in(const Args& a, const u8* from, u64 at, u64 end, u64 stride, u64 bytes, bool aligned) {
-    constexpr int DEPTH = sizeof(T) == 1 ? 2 : 4; // sums of bytes take many registers
+__device__ __forceinline__ void reduce_in(const Args& a, Arrivals& arrivals, const u8* from, u64 at, u64 end, u64 stride, u64 bytes, bool aligned) {
+    constexpr int DEPTH = sizeof(T) == 1 || CHECKED ? 2 : 4; // sums of bytes take many registers
     for (; at < end; at += DEPTH * stride, from += DEPTH * stride) {
         Pack<T, 16> own[DEPTH], theirs[DEPTH];
 #pragma unroll
@@ -56,6 +57,7 @@ __device__ __forceinline__ void reduce_in(const Args& a, const u8* from, u64 at,
             if (at + k * stride < end) {
                 Words2 v = load_words(from + k * stride);
                 theirs[k].words[0] = v.x, theirs[k].words[1] = v.y;
+                arrivals.take(a.rank ^ 1, at + k * stride, bytes, theirs[k].words);
                 own[k] = load_pack<T, 16>(a.send, at + k * stride, bytes, aligned);
             }
 #pragma unroll
@@ -85,11 +87,12 @@ __device__ __forceinline__ bool push_receive(const Args& a, u64 epoch, u64 bytes
     const u64 pieces = (bytes + a.slot - 1) / a.slot;
     const bool aligned = all_aligned(a, 16);
     const u8* here = a.arena[a.rank] + a.push_at + (epoch & 1) * a.push_bytes;
+    Arrivals arrivals{a, epoch};
     for (u64 piece = blockIdx.x * each + index; piece < pieces; piece += gridDim.x * each) {
         if (!warp_wait(a, piece_flag(a, a.rank, epoch, piece), epoch, epoch, u32(piece))) return false;
         if (a.send == a.recv && !warp_wait(a, sent_flag(a, epoch, piece), epoch, epoch, u32(piece))) return false;
         u64 at = piece * a.slot + 16 * (threadIdx.x & 31), end = (piece + 1) * a.slot < bytes ? (piece + 1) * a.slot : bytes;
-        reduce_in<T>(a, here + at, at, end, WARP_BYTES, bytes, aligned);
+        reduce_in<T>(a, arrivals, here + at, at, end, WARP_BYTES, bytes, aligned);
     }
     return true;
 }

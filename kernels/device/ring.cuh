@@ -15,6 +15,7 @@ struct Channel {
     const u64 epoch;
     u32 sent = 0, received = 0;
     bool failed = false;
+    Arrivals arrivals{a, epoch};
 
     __device__ u8* slot(u8* arena, u32 number) const {
         return arena + a.bulk_at + (epoch & 1) * a.bulk_bytes + (u64(blockIdx.x) * RING_SLOTS + number % RING_SLOTS) * a.slot;
@@ -46,6 +47,7 @@ struct Channel {
 
     // One step: [receive] [reduce] [keep] [send], of the piece at element `at`.
     template <class T> __device__ void step(u64 at, u64 count, bool receive, bool reduce, bool keep, bool send, bool last) {
+        constexpr int DEPTH = CHECKED ? 1 : sizeof(T) == 1 ? 2 : 4; // accesses of a thread at once
         if (receive) await_piece();
         if (send) await_slot();
         if (!failed) {
@@ -55,16 +57,35 @@ struct Channel {
             u8* to = slot(a.arena[next()], sent);
             const u64 bytes = count * sizeof(T);
             const bool aligned = (((u64)own | (u64)kept) & 15) == 0;
-            for (u64 i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x) {
-                Pack<T, 16> x;
-                if (receive) load_unit(from + i, x.words);
-                if (!receive || reduce) {
-                    Pack<T, 16> mine = load_pack<T, 16>(own, i, bytes, aligned);
-                    // The mean is divided once, by the rank that reduces last.
-                    x = !receive ? mine : combine(a.op == AVG && !last ? u32(SUM) : a.op, a.size, x, mine);
+            // Complete and partial results pass by at the same place: the sums tell them apart.
+            const u64 came_as = receive && !reduce ? u64(1) << 60 : 0, goes_as = last ? u64(1) << 60 : came_as;
+            const u64 place = at * sizeof(T), all = place + bytes, stride = 16 * blockDim.x;
+            for (u64 first = 16 * threadIdx.x; first < bytes; first += DEPTH * stride) {
+                Pack<T, 16> x[DEPTH], mine[DEPTH];
+#pragma unroll
+                for (int k = 0; k < DEPTH; k++) {
+                    const u64 i = first + k * stride;
+                    if (i >= bytes) break;
+                    if (receive) {
+                        Words2 v = load_words(from + i);
+                        x[k].words[0] = v.x, x[k].words[1] = v.y;
+                    }
+                    if (!receive || reduce) mine[k] = load_pack<T, 16>(own, i, bytes, aligned);
                 }
-                if (keep) store_pack<T, 16>(kept, i, bytes, aligned, x);
-                if (send) store_unit(to + i, x.words);
+#pragma unroll
+                for (int k = 0; k < DEPTH; k++) {
+                    const u64 i = first + k * stride;
+                    if (i >= bytes) break;
+                    if (receive) arrivals.take(previous(), place + i, all, x[k].words, came_as);
+                    // The mean is divided once, by the rank that reduces last.
+                    if (!receive) x[k] = mine[k];
+                    else if (reduce) x[k] = combine(a.op == AVG && !last ? u32(SUM) : a.op, a.size, x[k], mine[k]);
+                    if (keep) store_pack<T, 16>(kept, i, bytes, aligned, x[k]);
+                    if (send) {
+                        arrivals.give(place + i, all, x[k].words, goes_as);
+                        if (!arrivals.lost(place + i, 16)) store_unit(to + i, x[k].words);
+                    }
+                }
             }
         }
         if (receive) announce_received();

@@ -34,7 +34,7 @@ __device__ __forceinline__ u64 nanoseconds() {
     return t;
 }
 
-__device__ __forceinline__ Control* control(const Args& a) { return (Control*)a.arena[a.rank]; }
+__device__ __forceinline__ Control* control(const Args& a) { return (Control*)a.own; }
 
 // LL flags hold the low 24 bits of the epoch; lines older than half of that are wiped, so that an old line is never
 // taken for a new one. Of two calls in a row each wipes, before it sends, the lines of the call before it: its peers
@@ -54,6 +54,11 @@ __device__ __forceinline__ u64 enter(const Args& a) {
     u64 epoch = *(volatile u64*)&control(a)->epoch[blockIdx.x] + 1;
     if (*(volatile u32*)&control(a)->failed != NONE) return 0;
     if (epoch % WIPE_PERIOD < 2) wipe(a, epoch);
+#if CHECKED
+    const Fault& fault = control(a)->fault;
+    if (fault.kind == DELAY && fault.epoch == epoch)
+        for (const u64 until = nanoseconds() + fault.delay_ns; nanoseconds() < until;) {}
+#endif
     return epoch;
 }
 
@@ -129,6 +134,7 @@ struct Watch {
         record->chunk = chunk;
         record->theirs = theirs;
         record->ours = ours;
+        record->signature = a.signature;
         __threadfence_system();
         record->kind = kind;
         __threadfence_system();

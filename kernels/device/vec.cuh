@@ -1,7 +1,7 @@
 // Elements in units of 8 and 16 bytes, at any alignment that the element allows.
 #pragma once
+#include "check.cuh"
 #include "reduce.cuh"
-#include "sync.cuh"
 
 // `Bytes` bytes of elements.
 template <class T, int Bytes> union alignas(Bytes) Pack {

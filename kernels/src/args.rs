@@ -13,7 +13,9 @@ pub const PROOF_AT: u64 = 1024;
 /// Where the words lie that say which chunk has arrived.
 pub const ARRIVED_AT: u64 = 8192;
 /// Where an arena's words end and its lines begin.
-pub const LL_AT: u64 = 65536;
+pub const LL_AT: u64 = 131072;
+/// Most chunks of a message that are checked each for itself.
+pub const CHECKS: u64 = 64;
 /// Slots of each channel of the ring.
 pub const RING_SLOTS: u64 = 4;
 /// Most blocks of the ring, each with its own line of counters.
@@ -28,6 +30,8 @@ pub type Address = u64;
 pub struct Args {
     /// Each rank's arena.
     pub arena: [Address; 8],
+    /// What only this GPU uses.
+    pub own: Address,
     /// The data of this launch.
     pub send: Address,
     /// Its result.
@@ -76,8 +80,8 @@ pub struct Args {
     pub push_warps: u32,
     /// Which chunk of the call this launch waits for.
     pub chunk: u32,
-    /// Zero.
-    pub unused: u32,
+    /// A checked chunk has 1 << check bytes; 0: nothing is checked.
+    pub check: u32,
     /// Ring: bytes of a slot. Push: bytes of a piece.
     pub slot: u64,
     /// Type and op in one byte, never 0.
@@ -116,10 +120,12 @@ pub struct Record {
     pub block: u32,
     /// Which chunk.
     pub chunk: u32,
-    /// What the peer called, or what arrived.
+    /// What the peer called, what arrived, or the peer's result.
     pub theirs: u64,
-    /// What was called here, or what was sent.
+    /// What was called here, what was sent, or this rank's result.
     pub ours: u64,
+    /// What was called here.
+    pub signature: u64,
 }
 
 /// The abort word is set.
@@ -134,12 +140,42 @@ pub const TROUBLE_MISMATCH: u32 = 4;
 pub const TROUBLE_TIMEOUT: u32 = 5;
 /// Data changed on its way.
 pub const TROUBLE_CORRUPT: u32 = 6;
+/// The ranks' results differ.
+pub const TROUBLE_DIFFER: u32 = 7;
+
+/// One piece of data damaged on purpose, in the checked images.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    /// A `FAULT_*`, 0 for none.
+    pub kind: u32,
+    /// Flip: which bit of the 8 bytes.
+    pub bit: u32,
+    /// In which call on the device.
+    pub epoch: u64,
+    /// Which byte of the message.
+    pub at: u64,
+    /// How long to be late.
+    pub delay_ns: u64,
+}
+
+/// A bit of what arrives.
+pub const FAULT_FLIP: u32 = 1;
+/// A bit of the result.
+pub const FAULT_FLIP_RESULT: u32 = 2;
+/// Data that is never stored at the peer.
+pub const FAULT_DROP: u32 = 3;
+/// A rank that is late.
+pub const FAULT_DELAY: u32 = 4;
+/// Where the fault lies in what only this GPU uses.
+pub const FAULT_AT: u64 = 120;
 
 const _: () = assert!(
-    size_of::<CopyArgs>() == 248 + 16 + 16 * MAX_CHUNKS
+    size_of::<CopyArgs>() == 256 + 16 + 16 * MAX_CHUNKS
         && MAX_RANKS == 8
-        && size_of::<Args>() == 248
-        && size_of::<Record>() == 40
+        && size_of::<Args>() == 256
+        && size_of::<Record>() == 48
+        && size_of::<Fault>() == 32
 );
 
 #[cfg(test)]
@@ -157,7 +193,7 @@ mod tests {
     #[test]
     fn both_languages_have_the_same_fields_in_the_same_order() {
         let (cuda, rust) = (include_str!("../device/args.cuh"), include_str!("args.rs"));
-        for name in ["Args", "CopyArgs", "Record"] {
+        for name in ["Args", "CopyArgs", "Record", "Fault"] {
             let in_cuda = fields(cuda, &format!("struct {name} {{"), |line| {
                 let names =
                     line.trim_end_matches(';').rsplit_once(", ").map_or(vec![line], |_| line.split(", ").collect());

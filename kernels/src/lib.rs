@@ -18,8 +18,31 @@ macro_rules! images {
     };
 }
 
-/// All images. PTX 8.0 for compute_70: any driver from 525 on, any GPU from Volta on.
-pub const IMAGES: &[Image] = images!["common", "f64", "f32", "f16", "bf16", "i8", "u8", "i32", "u32", "i64", "u64"];
+/// All images. PTX 8.0 for compute_70: any driver from 525 on, any GPU from Volta on. `.checked`: those that sum what
+/// arrives, and can damage it on purpose.
+pub const IMAGES: &[Image] = images![
+    "common",
+    "f64",
+    "f32",
+    "f16",
+    "bf16",
+    "i8",
+    "u8",
+    "i32",
+    "u32",
+    "i64",
+    "u64",
+    "f64.checked",
+    "f32.checked",
+    "f16.checked",
+    "bf16.checked",
+    "i8.checked",
+    "u8.checked",
+    "i32.checked",
+    "u32.checked",
+    "i64.checked",
+    "u64.checked"
+];
 
 /// The image of that name.
 pub fn image(name: &str) -> Option<Image> {
@@ -35,11 +58,13 @@ mod tests {
         for Image { name, ptx } in IMAGES {
             assert!(ptx.contains(".version 8.0\n.target sm_70\n"), "{name}");
             let kinds: &[&str] = if *name == "common" { &[] } else { &["ll", "ll128", "push", "copy", "ring"] };
+            let name = name.trim_end_matches(".checked");
             for kind in kinds {
                 assert!(ptx.contains(&format!(".entry {kind}_{name}(")), "{kind}_{name}");
             }
         }
-        assert!(image("common").unwrap().ptx.contains(".entry copy_begin("));
+        let common = image("common").unwrap().ptx;
+        assert!(["copy_begin", "check_send", "check_result"].iter().all(|k| common.contains(&format!(".entry {k}("))));
         assert!(image("f128").is_none());
     }
 }

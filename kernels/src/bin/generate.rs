@@ -25,9 +25,14 @@ fn main() -> anyhow::Result<()> {
     let check = std::env::args().nth(1).as_deref() == Some("--check");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut stale = Vec::new();
-    let typed = TYPES
-        .map(|(name, element)| (name, "allreduce.cu", vec![format!("-DELEMENT={element}"), format!("-DNAME={name}")]));
-    for (name, source, defines) in typed.into_iter().chain([("common", "common.cu", vec![])]) {
+    let defines = |name: &str, element: &str| vec![format!("-DELEMENT={element}"), format!("-DNAME={name}")];
+    let plain = TYPES.map(|(name, element)| (name.to_owned(), "allreduce.cu", defines(name, element)));
+    let checked = TYPES.map(|(name, element)| {
+        let defines = [defines(name, element), vec!["-DCHECKED=1".to_owned()]].concat();
+        (format!("{name}.checked"), "allreduce.cu", defines)
+    });
+    let common = ("common".to_owned(), "common.cu", vec![]);
+    for (name, source, defines) in plain.into_iter().chain(checked).chain([common]) {
         let ptx = compile(root, source, defines)?;
         let path = root.join("ptx").join(format!("{name}.ptx"));
         if !check {
