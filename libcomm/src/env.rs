@@ -21,7 +21,7 @@ pub const SEGMENT_FD: &str = "PRUN_SEGMENT_FD";
 /// The abstract socket, without its leading NUL, from which a program gets the segment when the
 /// descriptor was closed on the way or its number was reused.
 pub const SOCKET: &str = "PRUN_SOCKET";
-/// What is checked while data travels: `off` or `every`.
+/// What is checked while data travels: `off`, `probe` (paths between GPUs, at the first call), `every` or, on GPUs, `full`.
 pub const VERIFY: &str = "PRUN_VERIFY";
 /// How often this job was started again after a failure.
 pub const RESTART_COUNT: &str = "PRUN_RESTART_COUNT";
@@ -40,8 +40,8 @@ pub const ALGO: &str = "PRUN_ALGO";
 /// `invariant`: an AllReduce has the same bits whatever its algorithm, size and place in memory are, as if reduced in the
 /// order of the ranks with one rounding. A forced ring is not used by three ranks and more then.
 pub const REPRODUCIBLE: &str = "PRUN_REPRODUCIBLE";
-/// Forces how data travels between GPUs: `ll`, `ll128`, `push`, `copy`, `ring` or `staged`. Where that cannot take a message,
-/// the next that can does.
+/// Forces how data travels between GPUs: `ll`, `ll128`, `push`, `copy`, `ring`, `staged` or `nccl`. Where that cannot take a
+/// message, the next that can does.
 pub const PROTO: &str = "PRUN_PROTO";
 /// Whether GPUs may write to each other's memory: `on`, or `off` to go through the host.
 pub const P2P: &str = "PRUN_P2P";

@@ -159,6 +159,18 @@ pub enum CommError {
         /// The first chunk that differs.
         chunk: u64,
     },
+    /// A GPU's result is not what the host makes of the same data.
+    #[error("{call}: element {element} is {device} on the GPU and {host} on the host")]
+    HostDiffers {
+        /// The call.
+        call: Signature,
+        /// The first element that differs.
+        element: u64,
+        /// The GPU's result.
+        device: String,
+        /// The host's.
+        host: String,
+    },
     /// The arguments make no sense; nothing was sent and the communicator is as before.
     #[error("{operation}: {why}")]
     InvalidArgument {
@@ -170,6 +182,12 @@ pub enum CommError {
     /// The CUDA driver is missing or a call of it failed.
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    /// NCCL was asked for and cannot do it.
+    #[error("NCCL: {why}")]
+    Nccl {
+        /// What it said.
+        why: String,
+    },
     /// The deadline passed in a kernel.
     #[error("GPU: waited for rank {rank}{}, in block {block} for chunk {chunk} of device call {epoch}", during(.call))]
     DeviceTimeout {

@@ -1,9 +1,15 @@
-//! Test hook: one bit damaged on purpose, to prove that verification finds it.
+//! Test hook: one piece of data damaged on purpose, to prove that verification finds it.
 //!
 //! `PRUN_FAULT=flip:rank=1,call=3,chunk=0,bit=17,stage=chunk` makes rank 1 flip bit 17 of chunk 0 of its third
 //! call. `stage` says where: `chunk`, its data after it was copied into the slot, before anyone reads it;
 //! `reduced`, the share that it reduced and hands on; `result`, the data in its own receive buffer after the last
 //! step. In a ring, a chunk is a block of one share a rank. A bit beyond the data counts from its start again. Never set it in a job that matters.
+//!
+//! On GPUs a chunk has 4096 bytes and calls are those on device memory, and `stage=chunk` strikes what arrives at that
+//! rank, before it is used (`reduced` is the same); call 0 is the proof of the paths. There, three more are known:
+//! `drop:rank=1,call=3,chunk=0` loses 8 or 16 bytes that rank 1 sends (or a chunk of the copy engine's),
+//! `delay:rank=1,call=3,ms=50` makes rank 1 late, and `refuse:rank=1` has it fail to map its peers' memory. Kernels that
+//! can do so are loaded only where this variable is set, or verification is on.
 
 use crate::error::CommError;
 
@@ -18,9 +24,24 @@ pub enum Stage {
     Result,
 }
 
-/// Which bit to flip, and when.
+/// What is done to the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A bit is flipped.
+    Flip,
+    /// Data is never stored at the peer. On GPUs only.
+    Drop,
+    /// The rank does not map its peers' memory. On GPUs only.
+    Refuse,
+    /// The rank is late by so many milliseconds. On GPUs only.
+    Delay(u64),
+}
+
+/// What to damage, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
+    /// How.
+    pub kind: Kind,
     /// Whose data.
     pub rank: u32,
     /// In which of its calls, from 1.
@@ -33,7 +54,8 @@ pub struct Fault {
     pub stage: Stage,
 }
 
-const WANTED: &str = "flip:rank=R,call=C,chunk=K,bit=B,stage=chunk|reduced|result";
+const WANTED: &str = "flip:rank=R,call=C,chunk=K,bit=B,stage=chunk|reduced|result, drop:rank=R,call=C,chunk=K, \
+     delay:rank=R,call=C,ms=M or refuse:rank=R";
 
 impl Fault {
     /// From the variable's text.
@@ -54,15 +76,46 @@ impl Fault {
     }
 }
 
+/// Bytes of a chunk, as a GPU's faults count them.
+const DEVICE_CHUNK: u64 = 4096;
+
+/// The same as kernels have it. Their first call is the proof of the path.
+impl From<Fault> for kernels::args::Fault {
+    fn from(fault: Fault) -> kernels::args::Fault {
+        use kernels::args;
+        let (kind, delay_ns) = match fault.kind {
+            Kind::Flip if fault.stage == Stage::Result => (args::FAULT_FLIP_RESULT, 0),
+            Kind::Flip => (args::FAULT_FLIP, 0),
+            Kind::Drop => (args::FAULT_DROP, 0),
+            Kind::Refuse => (0, 0),
+            Kind::Delay(ms) => (args::FAULT_DELAY, ms.saturating_mul(1_000_000)),
+        };
+        let byte = fault.chunk.saturating_mul(DEVICE_CHUNK).saturating_add(fault.bit / 64 * 8);
+        args::Fault { kind, bit: (fault.bit % 64) as u32, epoch: fault.call + 1, at: byte, delay_ns }
+    }
+}
+
 fn parse(text: &str) -> Option<Fault> {
-    let mut fault = Fault { rank: 0, call: 1, chunk: 0, bit: 0, stage: Stage::Chunk };
-    for field in text.strip_prefix("flip:")?.split(',') {
+    let (kind, fields) = text.split_once(':')?;
+    let kind = match kind {
+        "flip" => Kind::Flip,
+        "drop" => Kind::Drop,
+        "refuse" => Kind::Refuse,
+        "delay" => Kind::Delay(0),
+        _ => return None,
+    };
+    let mut fault = Fault { kind, rank: 0, call: 1, chunk: 0, bit: 0, stage: Stage::Chunk };
+    for field in fields.split(',') {
         let (name, value) = field.split_once('=')?;
         match name {
             "rank" => fault.rank = value.parse().ok()?,
             "call" => fault.call = value.parse().ok()?,
             "chunk" => fault.chunk = value.parse().ok()?,
             "bit" => fault.bit = value.parse().ok()?,
+            "ms" => match &mut fault.kind {
+                Kind::Delay(ms) => *ms = value.parse().ok()?,
+                _ => return None,
+            },
             "stage" => {
                 fault.stage = match value {
                     "chunk" => Stage::Chunk,
@@ -84,8 +137,11 @@ mod tests {
     #[test]
     fn the_documented_form_is_read_and_others_are_refused() {
         let fault = Fault::parse("flip:rank=1,call=3,chunk=0,bit=17,stage=result").unwrap();
-        assert_eq!(fault, Fault { rank: 1, call: 3, chunk: 0, bit: 17, stage: Stage::Result });
-        for wrong in ["", "flip", "flip:rank=x", "flip:stage=nowhere", "flop:rank=1", "flip:colour=1"] {
+        assert_eq!(fault, Fault { kind: Kind::Flip, rank: 1, call: 3, chunk: 0, bit: 17, stage: Stage::Result });
+        let late = Fault::parse("delay:rank=1,call=2,ms=50").unwrap();
+        assert_eq!(late, Fault { kind: Kind::Delay(50), rank: 1, call: 2, chunk: 0, bit: 0, stage: Stage::Chunk });
+        assert_eq!(Fault::parse("drop:chunk=4").unwrap().kind, Kind::Drop);
+        for wrong in ["", "flip", "drop:ms=4", "flip:rank=x", "flip:stage=nowhere", "flop:rank=1", "flip:colour=1"] {
             assert!(Fault::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -77,7 +77,7 @@ impl Settings {
         settings.verify = choice(env::VERIFY, "off, every or full", Verify::parse)?.unwrap_or_default();
         settings.algorithm = choice(env::ALGO, "one_shot, two_shot or ring", Algorithm::parse)?;
         settings.invariant = choice(env::REPRODUCIBLE, "rank or invariant", rank_or_invariant)?.unwrap_or(false);
-        settings.path = choice(env::PROTO, "ll, ll128, push, copy, ring or staged", Path::parse)?;
+        settings.path = choice(env::PROTO, "ll, ll128, push, copy, ring, staged or nccl", Path::parse)?;
         settings.peer_to_peer = choice(env::P2P, "on or off", on_or_off)?.unwrap_or(true);
         settings.fault = env::text(env::FAULT).map(|text| Fault::parse(&text)).transpose()?;
         Ok((settings, launched))

@@ -12,6 +12,8 @@ pub enum Verify {
     Off,
     /// Each chunk that travels, and each result against the other ranks'.
     Every,
+    /// The same, and results of GPUs against the host's.
+    Full,
 }
 
 impl Verify {
@@ -20,7 +22,8 @@ impl Verify {
     pub(crate) fn parse(text: &str) -> Option<Verify> {
         match text {
             "off" | "probe" => Some(Verify::Off),
-            "every" | "full" => Some(Verify::Every),
+            "every" => Some(Verify::Every),
+            "full" => Some(Verify::Full),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use comm::fault::{Fault, Stage};
+use comm::fault::{Fault, Kind, Stage};
 use comm::{Algorithm, Comm, CommError, Op, Settings, Verify};
 use common::{CHUNK, ranks_with};
 
@@ -85,7 +85,7 @@ fn trials(count: u64) -> impl Iterator<Item = Trial> {
         };
         let rank = if kind == 2 { 1 } else { below(u64::from(ranks)) as u32 };
         let chunk = below(2);
-        let fault = Fault { rank, call: 3, chunk, bit: below(1 << 20), stage };
+        let fault = Fault { kind: Kind::Flip, rank, call: 3, chunk, bit: below(1 << 20), stage };
         Trial { ranks, algorithm, call, fault }
     })
 }
@@ -103,7 +103,7 @@ fn a_thousand_flipped_bits_are_found() {
 
 #[test]
 fn without_verification_the_same_fault_goes_unseen_which_proves_the_hook() {
-    let fault = Fault { rank: 0, call: 1, chunk: 0, bit: 3, stage: Stage::Chunk };
+    let fault = Fault { kind: Kind::Flip, rank: 0, call: 1, chunk: 0, bit: 3, stage: Stage::Chunk };
     let results = ranks_with(
         2,
         CHUNK,

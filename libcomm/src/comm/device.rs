@@ -7,17 +7,19 @@ use std::sync::PoisonError;
 use super::Comm;
 use super::check::{Buffers, Call};
 use crate::cuda::{self, StreamRef};
+use crate::device::nccl::{Nccl, UniqueId};
 use crate::device::plan::{Path, Plan};
 use crate::device::{self, Device, DeviceCall, STAGED_CHUNK};
 use crate::error::CommError;
 use crate::protocol::simple::publish_failure;
+use crate::shm::mailbox::Exchanged;
 use crate::types::{DataType, Op, Operation};
 
 impl Comm {
     /// [`all_reduce_raw`](Comm::all_reduce_raw) on memory that a GPU reaches, in the order of `stream`, a
     /// `cudaStream_t` or `CUstream` (null: the default stream). Returns before it is done, and can be captured in a
-    /// graph, except where ranks share a GPU or cannot map each other's memory: then it waits for the stream. The
-    /// first call sets up the GPUs and cannot be captured.
+    /// graph, except where processes share a GPU: then it waits for the stream. The first call sets up the GPUs and
+    /// cannot be captured.
     ///
     /// What goes wrong in a call that has returned is reported by [`async_error`](Comm::async_error) and by every
     /// later call; its output is undefined then. Calls in several streams take turns, in the order in which they
@@ -109,13 +111,20 @@ impl Comm {
                 Ok(unsafe { cuda::memory::copy_async(context, call.recv, call.send, bytes, stream) }?)
             });
         }
-        let plan = plan(device, bytes as u64);
-        // Each hop of the ring would cut an integer mean: it needs the whole sum.
-        let cut_by_ring = plan.path == Path::Ring && op == Op::Avg && data_type.is_integer() && self.size() > 2;
+        let mut plan = plan(device, bytes as u64);
+        // Each hop of the ring rounds, and would cut an integer mean, which needs the whole sum.
+        let in_order = self.core.job.settings.invariant || (op == Op::Avg && data_type.is_integer());
+        if plan.path == Path::Ring && in_order && self.size() > 2 {
+            plan = device.plan_in_order(bytes as u64);
+        }
         match plan.path {
-            _ if cut_by_ring => self.all_reduce_staged(device, &call, bytes),
             Path::Staged => self.all_reduce_staged(device, &call, bytes),
-            _ => self.call(record, |_| Ok(device.all_reduce(&call, &plan)?)),
+            Path::Nccl => self.call(record, |_| device.all_reduce_by_nccl(&call)),
+            _ => {
+                let sent = self.copy_for_host(device, &call)?;
+                self.call(record, |_| Ok(device.all_reduce(&call, &plan)?))?;
+                sent.map_or(Ok(()), |sent| self.compare_with_host(device, &call, &plan, sent))
+            }
         }
     }
 
@@ -123,7 +132,7 @@ impl Comm {
     fn all_reduce_staged(&self, device: &mut Device, call: &DeviceCall, bytes: usize) -> Result<(), CommError> {
         let driver = device.context().driver();
         if call.stream.is_capturing(driver)? {
-            let why = device.staged_because().unwrap_or("it is asked for, or there are more than two ranks").to_owned();
+            let why = device.detour().unwrap_or("it is asked for");
             return Err(CommError::invalid(
                 Operation::AllReduce,
                 format!("data goes through the host, which cannot be captured: {why}"),
@@ -165,6 +174,9 @@ impl Comm {
                 generation: self.core.job.generation,
                 limit: self.core.job.settings.timeout,
                 peer_to_peer: self.core.job.settings.peer_to_peer,
+                verify: self.core.job.settings.verify,
+                fault: self.core.job.settings.fault,
+                heap: &|| self.core.job.heap(),
             };
             let device = device::set_up(
                 &around,
@@ -173,8 +185,12 @@ impl Comm {
                 &mut |blob, open| self.exchange(blob, open),
                 &mut |blob, open| self.exchange(blob, open),
                 &mut |blob, open| self.exchange(blob, open),
+                &mut |blob, open| self.exchange(blob, open),
             )?;
-            *slot = Some(device);
+            let device = slot.insert(device);
+            if self.core.job.settings.path == Some(Path::Nccl) && !device.is_staged() {
+                self.join_nccl(device)?;
+            }
         }
         slot.as_mut().ok_or_else(|| CommError::Internal("the GPU side is not there".into()))
     }
@@ -191,10 +207,44 @@ impl Comm {
         }
     }
 
-    /// Why data between GPUs goes through the host, if it does.
+    /// Why data between GPUs goes through the host's memory, if it does.
     #[doc(hidden)]
-    pub fn staged_because(&self) -> Option<String> {
+    pub fn detour(&self) -> Option<String> {
         let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().and_then(|device| device.staged_because().map(str::to_owned))
+        slot.as_ref().and_then(|device| device.detour().map(str::to_owned))
+    }
+
+    /// Whether calls on device memory wait for their stream and cannot be captured: the host reduces.
+    #[doc(hidden)]
+    pub fn is_staged(&self) -> bool {
+        let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref().is_some_and(Device::is_staged)
+    }
+
+    /// All ranks load NCCL and join its ranks, or none does.
+    fn join_nccl(&self, device: &mut Device) -> Result<(), CommError> {
+        let nccl = Nccl::load();
+        let id = match (&nccl, self.rank()) {
+            (Ok(nccl), 0) => nccl.unique_id(),
+            (Ok(_), _) => Ok(UniqueId([0; UniqueId::BYTES])),
+            (Err(why), _) => Err(why.clone()),
+        };
+        let mut blob = [0; 1 + UniqueId::BYTES];
+        if let Ok(id) = &id {
+            blob[0] = 1;
+            blob[1..].copy_from_slice(&id.0);
+        }
+        let first = |rank: u32, bytes: &[u8]| match bytes[0] {
+            0 => Err("it cannot load it".to_owned()),
+            _ => Ok((rank == 0).then(|| UniqueId(std::array::from_fn(|k| bytes[1 + k])))),
+        };
+        let failed = |why: String| CommError::Nccl { why };
+        let exchanged = self.exchange(&blob, first)?;
+        let (nccl, own) = (nccl.map_err(failed)?, id.map_err(failed)?);
+        let id = match exchanged {
+            Exchanged::All(others) => others.into_iter().flatten().flatten().next().unwrap_or(own),
+            Exchanged::Fallback(refusal) => return Err(failed(format!("rank {}: {}", refusal.peer, refusal.why))),
+        };
+        device.join_nccl(nccl, id, self.rank()).map_err(failed)
     }
 }

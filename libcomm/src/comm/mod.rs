@@ -2,12 +2,13 @@
 //!
 //! `job.rs` has what all communicators of a rank share, `core.rs` the frame around each call, `typed.rs` and `raw.rs` the
 //! collectives, `point.rs` messages between two ranks, `split.rs` communicators made of others, `request.rs` calls that
-//! return before they are done, `device.rs` the calls on GPU memory, `buffer.rs` memory that all ranks reach.
+//! return before they are done, `device.rs` the calls on GPU memory, `full.rs` the same done again on the host, `buffer.rs` memory that all ranks reach.
 
 mod buffer;
 mod check;
 mod core;
 mod device;
+mod full;
 mod job;
 mod point;
 mod raw;

@@ -42,7 +42,33 @@ pub(crate) const COPY_SLOTS: u64 = 4;
 /// The shortest piece that is pushed with a flag of its own.
 pub(crate) const LEAST_PIECE: u64 = 2048;
 
+/// In the host's memory: all LL lines of one parity, and the ring's slots.
+const HOST_LL_BYTES: u64 = MIB;
+const HOST_BULK_BYTES: u64 = 4 * MIB;
+
 impl Arena {
+    /// For `ranks` ranks, in the host's memory.
+    pub(crate) fn in_host(ranks: u32) -> Arena {
+        let ll_bytes = HOST_LL_BYTES / u64::from(ranks) / 256 * 256;
+        let bulk_at = (LL_AT + 2 * u64::from(ranks) * ll_bytes).next_multiple_of(MIB);
+        let end = bulk_at + 2 * HOST_BULK_BYTES;
+        Arena {
+            ll_at: LL_AT,
+            ll_bytes,
+            wide_at: end,
+            wide_bytes: 0,
+            bulk_at,
+            bulk_bytes: HOST_BULK_BYTES,
+            push_at: end,
+            push_bytes: 0,
+            flags_at: end,
+            flags: 0,
+            copy_at: end,
+            copy_slot_bytes: 0,
+            bytes: end,
+        }
+    }
+
     /// For `ranks` ranks, the smallest of whose devices has `memory_bytes`. At most about a hundredth of it.
     pub(crate) fn new(ranks: u32, memory_bytes: u64) -> Arena {
         let ll_bytes = LL_BYTES / u64::from(ranks) / 256 * 256;
@@ -89,6 +115,16 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_arena_in_the_host_is_small_and_has_room_for_the_proof() {
+        for ranks in 2..=8 {
+            let arena = Arena::in_host(ranks);
+            assert!(arena.bulk_at >= arena.ll_at + 2 * u64::from(ranks) * arena.ll_bytes);
+            assert_eq!(arena.bytes, arena.bulk_at + 2 * arena.bulk_bytes);
+            assert!(arena.bytes <= 12 << 20 && arena.ll_message() >= 64 << 10, "{arena:?}");
+        }
+    }
 
     #[test]
     fn parts_follow_each_other_without_overlap_for_any_number_of_ranks_and_any_device() {

@@ -7,6 +7,9 @@
 #![expect(unsafe_code, reason = "launches kernels on addresses")]
 
 pub(crate) mod arena;
+pub(crate) mod full;
+mod host_arena;
+pub(crate) mod nccl;
 pub(crate) mod plan;
 mod setup;
 
@@ -23,6 +26,7 @@ use crate::shm::View;
 use crate::shm::segment::Mapping;
 use crate::signature::Signature;
 use crate::types::{DataType, Op, Operation};
+use nccl::{Nccl, NcclComm, UniqueId};
 use plan::{Machine, Path, Plan, chunks};
 
 pub(crate) use setup::{Around, set_up};
@@ -36,12 +40,24 @@ pub(crate) struct Device {
     machine: Machine,
     /// What every launch is given, with this rank's addresses.
     template: Args,
-    /// Whether the peers' arenas are mapped and proven; otherwise calls go through the host.
+    /// The peers' arenas, mapped and proven.
     peers: Vec<Option<Peer>>,
-    /// Why not, on all ranks.
-    staged_because: Option<String>,
+    /// Everyone's arenas in the host's memory, where those cannot be.
+    host_arenas: Vec<Registered>,
+    /// Why data goes through the host's memory, on all ranks.
+    detour: Option<String>,
+    /// Whether kernels may not wait for each other there either, so that the host reduces.
+    staged: bool,
+    nccl: Option<NcclComm>,
     common: Option<Common>,
     kernels: [Option<Kernels>; DataType::ALL.len()],
+    /// Whether the kernels are those that sum what arrives, and whether the sums are compared.
+    checked: bool,
+    compares: bool,
+    /// A chunk that the copy engine is to lose, and in which of its calls.
+    lost: Option<args::Fault>,
+    /// The last call's number on the device, replayed ones not counted.
+    epoch: u64,
     record: HostBuffer,
     staging: Option<HostBuffer>,
     /// For the copy engine, for flags behind its copies, and for waits before them.
@@ -79,6 +95,8 @@ struct Common {
     copy_begin: Function,
     copy_flag: Function,
     copy_wait: Function,
+    check_send: Function,
+    check_result: Function,
     prove: Function,
 }
 
@@ -90,6 +108,8 @@ impl Common {
             copy_begin: function("copy_begin")?,
             copy_flag: function("copy_flag")?,
             copy_wait: function("copy_wait")?,
+            check_send: function("check_send")?,
+            check_result: function("check_result")?,
             prove: function("prove")?,
         })
     }
@@ -106,14 +126,15 @@ struct Kernels {
 
 impl Kernels {
     /// Loaded once in each context, however many communicators there are: the first time, the driver compiles.
-    fn load(context: Context, data_type: DataType) -> Result<Kernels, CudaError> {
-        static LOADED: Mutex<Vec<(Context, DataType, Kernels)>> = Mutex::new(Vec::new());
+    fn load(context: Context, data_type: DataType, checked: bool) -> Result<Kernels, CudaError> {
+        static LOADED: Mutex<Vec<(Context, DataType, bool, Kernels)>> = Mutex::new(Vec::new());
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, _, kernels)) = loaded.iter().find(|(c, t, _)| *c == context && *t == data_type) {
+        let same = |c: Context, t: DataType, k: bool| c == context && t == data_type && k == checked;
+        if let Some((.., kernels)) = loaded.iter().find(|(c, t, k, _)| same(*c, *t, *k)) {
             return Ok(*kernels);
         }
         let name = data_type.to_string();
-        let module = load(context, &name)?;
+        let module = load(context, &if checked { format!("{name}.checked") } else { name.clone() })?;
         let function = |kind: &str| module.function(&format!("{kind}_{name}"));
         let kernels = Kernels {
             ll: function("ll")?,
@@ -122,7 +143,7 @@ impl Kernels {
             copy: function("copy")?,
             ring: function("ring")?,
         };
-        loaded.push((context, data_type, kernels));
+        loaded.push((context, data_type, checked, kernels));
         Ok(kernels)
     }
 }
@@ -136,6 +157,12 @@ pub(crate) struct DeviceCall {
     pub(crate) data_type: DataType,
     pub(crate) op: Op,
     pub(crate) stream: StreamRef,
+}
+
+impl DeviceCall {
+    pub(crate) fn bytes(&self) -> usize {
+        self.count as usize * self.data_type.bytes()
+    }
 }
 
 /// Whether an AllReduce on these addresses is one of the device's: `None` if both are the host's alone.
@@ -161,9 +188,14 @@ pub(crate) fn device_of(send: Address, recv: Address) -> Result<Option<u32>, Com
 }
 
 impl Device {
-    /// Why calls go through the host, if they do.
-    pub(crate) fn staged_because(&self) -> Option<&str> {
-        self.staged_because.as_deref()
+    /// Why data goes through the host's memory, if it does.
+    pub(crate) fn detour(&self) -> Option<&str> {
+        self.detour.as_deref()
+    }
+
+    /// Whether the host reduces, so that calls wait for their stream.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.staged
     }
 
     pub(crate) fn context(&self) -> Context {
@@ -171,15 +203,26 @@ impl Device {
     }
 
     /// The plan for a message, which tests and the benchmark may change.
-    ///
-    /// More than two ranks go through the host unless a path is forced: the kernels for them have not been proven on
-    /// GPUs yet, and nothing may be silently wrong.
     pub(crate) fn plan(&self, bytes: u64, forced: Option<Path>) -> Plan {
-        let unproven = self.machine.ranks > 2 && forced.is_none();
-        if self.staged_because.is_some() || unproven {
-            return Plan { path: Path::Staged, ..plan::plan(&self.machine, bytes, None) };
+        match self.staged {
+            true => Plan { path: Path::Staged, ..plan::plan(&self.machine, bytes, None) },
+            false => plan::plan(&self.machine, bytes, forced),
         }
-        plan::plan(&self.machine, bytes, forced)
+    }
+
+    /// Joins NCCL's ranks, with all.
+    pub(crate) fn join_nccl(&mut self, nccl: Nccl, id: UniqueId, rank: u32) -> Result<(), String> {
+        let _bound = self.context.bind().map_err(|error| error.to_string())?;
+        self.nccl = Some(nccl.join(id, rank, self.machine.ranks)?);
+        Ok(())
+    }
+
+    /// Has NCCL put one AllReduce into its stream.
+    pub(crate) fn all_reduce_by_nccl(&mut self, call: &DeviceCall) -> Result<(), CommError> {
+        let _bound = self.context.bind()?;
+        self.take_turns(call.stream)?;
+        let nccl = self.nccl.as_ref().ok_or_else(|| "it is not loaded".to_owned());
+        nccl.and_then(|nccl| nccl.all_reduce(call)).map_err(|why| CommError::Nccl { why })
     }
 
     /// What the first call that gave up has left, if any has.
@@ -235,15 +278,53 @@ impl Device {
                     let count = longest.min(call.count - at);
                     let (send, recv) = (call.send + at * element, call.recv + at * element);
                     let call = DeviceCall { send, recv, count, ..*call };
-                    self.copy(&call, plan, Args { send, recv, count, ..args }, kernels)?;
+                    let args = self.before(&call, plan, Args { send, recv, count, ..args })?;
+                    self.copy(&call, plan, args, kernels)?;
+                    self.after(&call, plan, &args)?;
                 }
                 return Ok(());
             }
-            Path::Staged => unreachable!("the communicator does it"),
+            Path::Staged | Path::Nccl => unreachable!("the communicator does it"),
         };
+        let args = self.before(call, plan, args)?;
         // SAFETY: the arguments hold the caller's buffers, valid until the stream is through by the caller's promise,
         // and arenas that live as long as this value, which waits for the context before it goes.
-        unsafe { function.launch(blocks, threads, stream, &args) }
+        unsafe { function.launch(blocks, threads, stream, &args)? };
+        self.after(call, plan, &args)
+    }
+
+    /// Sums what is sent, where that is compared; on a ring, where it is not what travels, the call itself does.
+    fn before(&mut self, call: &DeviceCall, plan: &Plan, args: Args) -> Result<Args, CudaError> {
+        self.epoch += 1;
+        if !self.compares {
+            return Ok(args);
+        }
+        let bytes = call.count * call.data_type.bytes() as u64;
+        let args = Args { check: check_shift(bytes), ..args };
+        if plan.path != Path::Ring {
+            let common = self.common.ok_or(CudaError::NoFunction("check_send"))?;
+            let sums = Args { count: bytes, ..args };
+            // SAFETY: as in `all_reduce`.
+            unsafe { common.check_send.launch(self.check_blocks(), 512, call.stream, &sums)? };
+        }
+        Ok(args)
+    }
+
+    /// Compares sums, behind the call.
+    fn after(&self, call: &DeviceCall, plan: &Plan, args: &Args) -> Result<(), CudaError> {
+        if !self.compares {
+            return Ok(());
+        }
+        let common = self.common.ok_or(CudaError::NoFunction("check_result"))?;
+        let bytes = call.count * call.data_type.bytes() as u64;
+        let sums = Args { count: bytes, chunk: u32::from(plan.path == Path::Ring), ..*args };
+        // SAFETY: as in `all_reduce`.
+        unsafe { common.check_result.launch(self.check_blocks(), 512, call.stream, &sums) }
+    }
+
+    /// As many as there is work for; all ranks' may be on one GPU, and wait for each other.
+    fn check_blocks(&self) -> u32 {
+        (self.machine.multiprocessors / self.machine.sharing).clamp(1, args::CHECKS as u32)
     }
 
     /// The copy engine's call: copies in streams of their own, and one kernel in the caller's.
@@ -291,8 +372,11 @@ impl Device {
                 engine.get().wait(&self.free[number])?;
             }
             let (to, from, bytes) = (peer + chunk.slot, args.send + chunk.at, chunk.bytes as usize);
-            // SAFETY: as above.
-            unsafe { driver.copy_device_async(to, from, bytes, engine.get().raw())? };
+            let here = chunk.at..chunk.at + chunk.bytes;
+            if !self.lost.is_some_and(|fault| fault.epoch == self.epoch && here.contains(&fault.at)) {
+                // SAFETY: as above.
+                unsafe { driver.copy_device_async(to, from, bytes, engine.get().raw())? };
+            }
             self.copied[number].record(engine.get())?;
             flags.get().wait(&self.copied[number])?;
             // SAFETY: as above.
@@ -326,7 +410,7 @@ impl Device {
         if let Some(kernels) = self.kernels[place] {
             return Ok(kernels);
         }
-        let kernels = Kernels::load(self.context, data_type)?;
+        let kernels = Kernels::load(self.context, data_type, self.checked)?;
         self.kernels[place] = Some(kernels);
         Ok(kernels)
     }
@@ -343,6 +427,7 @@ impl Device {
     pub(crate) fn close_peers(&mut self) -> Result<(), CudaError> {
         let waited = self.context.synchronize();
         self.peers.clear();
+        self.host_arenas.clear();
         waited
     }
 
@@ -355,6 +440,11 @@ impl Device {
             arena.leak();
         }
     }
+}
+
+/// A message is checked in chunks of `1 << shift` bytes: at least a page, and no more than there is room for.
+fn check_shift(bytes: u64) -> u32 {
+    (12..64).find(|shift| bytes.div_ceil(1 << shift) <= args::CHECKS).unwrap_or(63)
 }
 
 /// Loads an image, also while a stream of this thread is being captured.
@@ -384,7 +474,8 @@ fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
         communicator: 0,
         tag: None,
     };
-    let (peer, call) = (record.peer, Some(signature(record.ours)));
+    let (peer, made) = (record.peer, signature(record.signature));
+    let call = Some(made);
     match record.kind {
         args::TROUBLE_MISMATCH => {
             let mut pair = [(rank, signature(record.ours)), (peer, signature(record.theirs))];
@@ -403,6 +494,18 @@ fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
         args::TROUBLE_TIMEOUT => {
             CommError::DeviceTimeout { rank: peer, epoch: record.epoch, block: record.block, chunk: record.chunk, call }
         }
+        args::TROUBLE_CORRUPT => {
+            let (chunk, sent, arrived) = (u64::from(record.chunk), record.ours, record.theirs);
+            CommError::ChunkCorrupt { call: made, from: peer, to: rank, chunk, sent, arrived }
+        }
+        args::TROUBLE_DIFFER => CommError::ResultsDiffer {
+            call: made,
+            rank_a: rank,
+            sum_a: record.ours,
+            rank_b: peer,
+            sum_b: record.theirs,
+            chunk: u64::from(record.chunk),
+        },
         kind => CommError::Internal(format!("a kernel reports trouble of kind {kind}")),
     }
 }
@@ -412,4 +515,20 @@ fn register_segment(context: Context, mapping: &Mapping) -> Result<Registered, C
     let (base, bytes) = mapping.front();
     // SAFETY: whole pages of the mapping, which outlives the device side (see Comm's drop).
     unsafe { Registered::new(context, base, bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_checked_in_as_many_chunks_as_there_is_room_for() {
+        assert_eq!(check_shift(1), 12);
+        assert_eq!(check_shift(64 * 4096), 12);
+        assert_eq!(check_shift(64 * 4096 + 1), 13);
+        assert_eq!(check_shift(1 << 30), 24);
+        for bytes in [1u64, 4095, 4097, 1 << 20, (1 << 33) + 5] {
+            assert!(bytes.div_ceil(1 << check_shift(bytes)) <= args::CHECKS, "{bytes}");
+        }
+    }
 }

@@ -17,8 +17,10 @@ pub enum Path {
     Copy,
     /// Pieces around a ring.
     Ring,
-    /// Through the host's memory.
+    /// Through the host's memory, reduced by the host.
     Staged,
+    /// NCCL does it; only where it is asked for.
+    Nccl,
 }
 
 impl Path {
@@ -31,6 +33,7 @@ impl Path {
             "copy" => Path::Copy,
             "ring" => Path::Ring,
             "staged" => Path::Staged,
+            "nccl" => Path::Nccl,
             _ => return None,
         })
     }
@@ -62,9 +65,13 @@ pub struct Plan {
 pub(crate) struct Machine {
     pub(crate) ranks: u32,
     pub(crate) multiprocessors: u32,
+    /// The most ranks that have the same device, whose kernels must all find room there.
+    pub(crate) sharing: u32,
     pub(crate) arena: Arena,
     /// Whether lines of 128 bytes arrive whole.
     pub(crate) whole_lines: bool,
+    /// Whether the arenas are in the host's memory.
+    pub(crate) in_host: bool,
 }
 
 const KIB: u64 = 1 << 10;
@@ -77,8 +84,8 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
         Path::Ll => bytes <= machine.arena.ll_message(),
         Path::Ll128 => pair && machine.whole_lines && bytes <= machine.arena.wide_message(),
         Path::Push => pair && bytes <= machine.arena.push_bytes,
-        Path::Copy => pair,
-        Path::Ring | Path::Staged => true,
+        Path::Copy => pair && machine.arena.copy_slot_bytes > 0,
+        Path::Ring | Path::Staged | Path::Nccl => true,
     };
     let wanted = match forced {
         Some(path) => path,
@@ -87,17 +94,17 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
         None if bytes <= 64 * MIB => Path::Push,
         None => Path::Copy,
     };
+    let wanted = if machine.in_host && forced.is_none() && bytes > 32 * KIB { Path::Ring } else { wanted };
     let path = [wanted, Path::Push, Path::Copy].into_iter().find(|path| fits(*path)).unwrap_or(Path::Ring);
     shape(machine, bytes, path)
 }
 
 fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
-    let all = machine.multiprocessors;
-    // Virtual ranks share one GPU and must all be resident.
-    let most = if machine.ranks == 2 { all } else { all / machine.ranks };
+    // Ranks of one process may share a device, and blocks that wait for each other must all be resident.
+    let most = (machine.multiprocessors / machine.sharing.max(1)).max(1);
     let base =
         Plan { path, blocks: 1, threads: 512, push_warps: 0, piece: 8192, share: 0, part: 128, least_chunk: 8 * MIB };
-    let blocks = |work: u64| (work as u32).clamp(1, most.max(1));
+    let blocks = |work: u64| (work as u32).clamp(1, most);
     match path {
         Path::Ll => {
             let units = bytes.div_ceil(8);
@@ -112,12 +119,15 @@ fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
         }
         Path::Push => {
             let piece = if bytes < 32 * MIB { 4096 } else { 8192 };
-            Plan { blocks: all, push_warps: 8, piece, ..base }
+            Plan { blocks: most, push_warps: 8, piece, ..base }
         }
         // Room is left on the multiprocessors for the kernels that wait for slots.
-        Path::Copy => Plan { blocks: all.saturating_sub(4).max(1), push_warps: 4, ..base },
-        Path::Ring => Plan { blocks: blocks(bytes.div_ceil(64 * KIB)).min(most / 2).max(1), ..base },
-        Path::Staged => base,
+        Path::Copy => Plan { blocks: most.saturating_sub(4).max(1), push_warps: 4, ..base },
+        Path::Ring => {
+            let most = if machine.in_host { (most / 2).min(32) } else { most / 2 };
+            Plan { blocks: blocks(bytes.div_ceil(64 * KIB)).min(most).max(1), ..base }
+        }
+        Path::Staged | Path::Nccl => base,
     }
 }
 
@@ -166,7 +176,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn machine(ranks: u32) -> Machine {
-        Machine { ranks, multiprocessors: 132, arena: Arena::new(ranks, 141 << 30), whole_lines: true }
+        Machine {
+            ranks,
+            multiprocessors: 132,
+            sharing: 1,
+            arena: Arena::new(ranks, 141 << 30),
+            whole_lines: true,
+            in_host: false,
+        }
     }
 
     #[test]
@@ -181,15 +198,24 @@ mod tests {
         assert_eq!(plan(&machine(4), 1 << 30, Some(Path::Copy)).path, Path::Ring);
         let over_pcie = Machine { whole_lines: false, ..machine(2) };
         assert_eq!(plan(&over_pcie, MIB, None).path, Path::Push);
+        let in_host = Machine { arena: Arena::in_host(2), whole_lines: false, in_host: true, ..machine(2) };
+        let path = |bytes, forced| plan(&in_host, bytes, forced).path;
+        assert_eq!(path(1024, None), Path::Ll);
+        assert_eq!(path(1 << 30, None), Path::Ring);
+        for forced in [Path::Ll128, Path::Push, Path::Copy, Path::Ring] {
+            assert_eq!(path(8 * MIB, Some(forced)), Path::Ring);
+        }
     }
 
     #[test]
-    fn ranks_that_may_share_a_device_leave_room_for_each_other() {
-        for ranks in 3..=8 {
-            for path in [Path::Ll, Path::Ring] {
-                for bytes in [1, 100 * KIB, MIB, 1 << 30] {
-                    let plan = plan(&machine(ranks), bytes, Some(path));
-                    assert!(plan.blocks * ranks <= 132, "{plan:?}");
+    fn ranks_that_share_a_device_leave_room_for_each_other() {
+        for ranks in 2..=8 {
+            for path in [Path::Ll, Path::Ll128, Path::Push, Path::Copy, Path::Ring] {
+                for bytes in [1, 100 * KIB, MIB, 32 * MIB, 1 << 30] {
+                    let shared = plan(&Machine { sharing: ranks, ..machine(ranks) }, bytes, Some(path));
+                    assert!(shared.blocks * ranks <= 132, "{shared:?}");
+                    let apart = plan(&machine(ranks), bytes, Some(path));
+                    assert!((shared.blocks..=132).contains(&apart.blocks), "{apart:?}");
                 }
             }
         }

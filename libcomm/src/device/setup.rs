@@ -8,13 +8,19 @@ use std::time::Duration;
 use kernels::args::{self, Args};
 
 use super::arena::Arena;
+use super::host_arena;
 use super::plan::Machine;
 use super::{Common, Device, Kernels, Peer, register_segment};
-use crate::cuda::{Context, CudaError, DeviceBuffer, Driver, Event, Handle, HostBuffer, PeerBuffer, Stream, StreamRef};
+use crate::cuda::{
+    Context, CudaError, DeviceBuffer, Driver, Event, Handle, HostBuffer, PeerBuffer, Registered, Stream, StreamRef,
+};
 use crate::error::CommError;
+use crate::fault::{Fault, Kind};
+use crate::shm::heap::Heap;
 use crate::shm::mailbox::Exchanged;
 use crate::shm::segment::Mapping;
 use crate::types::DataType;
+use crate::verify::Verify;
 
 /// How long the proof may take.
 const PROOF_LIMIT: Duration = Duration::from_secs(2);
@@ -63,6 +69,16 @@ impl Offer {
         }
     }
 
+    /// Whether kernels of the two take turns on one GPU, since they are of two processes: one that waits for the other
+    /// keeps it from running.
+    pub(super) fn takes_turns_with(&self, peer: &Offer) -> bool {
+        self.uuid == peer.uuid && !self.same_process(peer)
+    }
+
+    fn same_process(&self, peer: &Offer) -> bool {
+        self.pid == peer.pid && self.pid_namespace == peer.pid_namespace
+    }
+
     /// How this rank reaches the peer's arena, by what both offer; or why it does not even try.
     pub(super) fn reach(&self, peer: &Offer) -> Result<Reach, String> {
         if peer.usable == 0 {
@@ -71,10 +87,8 @@ impl Offer {
         if self.usable == 0 {
             return Err("this rank has no device memory to share".into());
         }
-        let same_process = self.pid == peer.pid && self.pid_namespace == peer.pid_namespace;
-        match (same_process, self.uuid == peer.uuid) {
+        match (self.same_process(peer), self.takes_turns_with(peer)) {
             (true, _) => Ok(Reach::Here),
-            // Kernels of two processes take turns on a GPU, so one that waits for the other keeps it from running.
             (false, true) => Err("both are on the same GPU, where kernels that wait for each other never meet".into()),
             (false, false) => Ok(Reach::Map),
         }
@@ -99,6 +113,10 @@ pub(crate) struct Around<'a> {
     pub(crate) limit: Option<Duration>,
     /// Whether peers' memory may be mapped at all.
     pub(crate) peer_to_peer: bool,
+    pub(crate) verify: Verify,
+    pub(crate) fault: Option<Fault>,
+    /// The ranks' windows in the segment.
+    pub(crate) heap: &'a dyn Fn() -> Result<&'a Heap, CommError>,
 }
 
 /// An exchange over the mailbox, as the communicator does it.
@@ -112,6 +130,7 @@ pub(crate) fn set_up(
     stream: StreamRef,
     exchange_memory: &mut Exchange<'_, u64>,
     exchange_peers: &mut Exchange<'_, Peer>,
+    exchange_host: &mut Exchange<'_, Registered>,
     exchange_proof: &mut Exchange<'_, ()>,
 ) -> Result<Device, CommError> {
     let driver = Driver::get()?;
@@ -130,12 +149,16 @@ pub(crate) fn set_up(
         Exchanged::All(others) => others.into_iter().flatten().fold(own_memory, u64::min),
         Exchanged::Fallback(_) => own_memory,
     };
-    let layout = Arena::new(around.size.max(2), least);
+    let mut layout = Arena::new(around.size.max(2), least);
 
-    let bytes = if around.size > 1 && around.peer_to_peer { layout.bytes } else { 4096 };
+    let bytes = if around.size > 1 && around.peer_to_peer { layout.bytes } else { args::LL_AT };
     // Once it is on offer a peer may write to it, so a rank that fails from there on leaves it to the process's end.
     let arena = ManuallyDrop::new(DeviceBuffer::new(context, bytes as usize)?);
     arena.fill(0, bytes.min(layout.push_at) as usize, 0)?;
+    let own_fault = around.fault.filter(|fault| fault.rank == around.rank);
+    if let Some(fault) = own_fault {
+        arena.write(args::FAULT_AT as usize, &[args::Fault::from(fault)])?;
+    }
     let record = HostBuffer::new(context, 4096)?;
     let segment = register_segment(context, around.mapping);
     let handle = Handle::of(&arena);
@@ -154,18 +177,25 @@ pub(crate) fn set_up(
     };
     // Loading may wait for all work of the context, so it is done before any kernel of ours can wait for a peer.
     let common = if around.size > 1 { Some(Common::load(context)?) } else { None };
-    let f32_kernels = if around.size > 1 { Some(Kernels::load(context, DataType::F32)?) } else { None };
+    let compares = around.verify != Verify::Off;
+    let checked = compares || around.fault.is_some();
+    let f32_kernels = if around.size > 1 { Some(Kernels::load(context, DataType::F32, checked)?) } else { None };
     let mut typed: Vec<Kernels> = Vec::new();
+    let mut uuids = vec![offer.uuid];
     let mut open = |_: u32, bytes: &[u8]| {
         let theirs = Offer::from_bytes(bytes);
+        uuids.push(theirs.uuid);
+        if own_fault.is_some_and(|fault| fault.kind == Kind::Refuse) {
+            return Err("refused on purpose".into());
+        }
+        // Loading may wait for all work of the context, and later a kernel of a rank in this process may be waiting for
+        // us.
+        if offer.same_process(&theirs) && typed.is_empty() {
+            let loaded = DataType::ON_DEVICE.map(|data_type| Kernels::load(context, data_type, checked));
+            typed = loaded.into_iter().collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        }
         match offer.reach(&theirs)? {
             Reach::Here => {
-                // Loading may wait for all work of the context, and later a kernel of a rank in this process may be
-                // waiting for us.
-                if typed.is_empty() {
-                    let loaded = DataType::ON_DEVICE.map(|data_type| Kernels::load(context, data_type));
-                    typed = loaded.into_iter().collect::<Result<_, _>>().map_err(|error| error.to_string())?;
-                }
                 if theirs.device != offer.device {
                     let peer = Context::primary(driver, theirs.device as u32).map_err(|error| error.to_string())?;
                     context.enable_peer(&peer).map_err(|error| error.to_string())?;
@@ -181,7 +211,7 @@ pub(crate) fn set_up(
             }
         }
     };
-    let (peers, staged_because) = match exchange_peers(&offer.to_bytes(), &mut open)? {
+    let (peers, detour) = match exchange_peers(&offer.to_bytes(), &mut open)? {
         Exchanged::All(peers) => (peers, None),
         Exchanged::Fallback(refusal) => (
             Vec::new(),
@@ -189,7 +219,19 @@ pub(crate) fn set_up(
         ),
     };
 
+    // Where they cannot map each other, their kernels may still meet in the host's memory.
+    let mut host_arenas = Vec::new();
+    let mut staged = false;
+    if detour.is_some() && around.size > 1 {
+        let in_host = Arena::in_host(around.size);
+        match host_arena::make(around, context, &offer, in_host.bytes as usize, segment.is_ok(), exchange_host)? {
+            Ok(arenas) => (host_arenas, layout) = (arenas, in_host),
+            Err(_) => staged = true,
+        }
+    }
+
     let mut template = Args {
+        own: arena.address(),
         segment: segment.as_ref().map_or(0, |segment| segment.device()),
         record: record.device(),
         limit_ns: around.limit.map_or(0, |limit| limit.as_nanos() as u64),
@@ -212,11 +254,17 @@ pub(crate) fn set_up(
     for (rank, address) in template.arena.iter_mut().take(around.size as usize).enumerate() {
         *address = peers.get(rank).and_then(Option::as_ref).map_or(arena.address(), Peer::address);
     }
+    for (place, address) in template.arena.iter_mut().zip(host_arena::addresses(&host_arenas)) {
+        *place = address;
+    }
     let machine = Machine {
         ranks: around.size,
         multiprocessors: context.multiprocessors()?,
+        // Whoever refused has not seen everyone's.
+        sharing: if detour.is_none() { most_alike(&uuids) } else { around.size },
         arena: layout,
-        whole_lines: true, // until the kinds of links are told apart, the proof below has to do
+        whole_lines: host_arenas.is_empty(), // until the kinds of links are told apart, the proof below has to do
+        in_host: !host_arenas.is_empty(),
     };
     let streams = [Stream::new(context)?, Stream::new(context)?, Stream::new(context)?];
     let mut device = Device {
@@ -224,9 +272,16 @@ pub(crate) fn set_up(
         machine,
         template,
         peers,
-        staged_because,
+        host_arenas,
+        detour,
+        staged,
+        nccl: None,
         common,
         kernels: [None; DataType::ALL.len()],
+        checked,
+        compares,
+        lost: own_fault.map(args::Fault::from).filter(|fault| fault.kind == args::FAULT_DROP),
+        epoch: 1, // the proof's
         record,
         staging: None,
         streams,
@@ -243,7 +298,7 @@ pub(crate) fn set_up(
     for (place, kernels) in device.kernels.iter_mut().zip(typed) {
         *place = Some(kernels);
     }
-    if around.size > 1 && device.staged_because.is_none() {
+    if around.size > 1 && !device.staged {
         let proven = device.prove();
         let mut verdict = |_: u32, bytes: &[u8]| match bytes[0] {
             0 => Ok(()),
@@ -257,10 +312,18 @@ pub(crate) fn set_up(
         }
         if let Exchanged::Fallback(refusal) = exchange_proof(&blob, &mut verdict)? {
             device.peers.clear();
-            device.staged_because = Some(format!("rank {}: {}", refusal.peer, refusal.why));
+            device.host_arenas.clear();
+            device.staged = true;
+            device.detour = Some(format!("rank {}: {}", refusal.peer, refusal.why));
         }
     }
     Ok(device)
+}
+
+/// How many of the ranks have the same device, where that is most.
+fn most_alike(uuids: &[[u8; 16]]) -> u32 {
+    let alike = |uuid: &[u8; 16]| uuids.iter().filter(|other| *other == uuid).count() as u32;
+    uuids.iter().map(alike).max().unwrap_or(1)
 }
 
 /// The context that is current, if it is of that device, as the caller's is; otherwise the device's primary one.
@@ -279,7 +342,7 @@ impl Device {
         let common = self.common.as_ref().ok_or("the kernels are not loaded")?;
         let stream = self.streams[0].get();
         let args = Args {
-            count: PROOF_BYTES,
+            count: self.proof_bytes(),
             recv: self.arena.address() + args::PROOF_AT,
             limit_ns: PROOF_LIMIT.as_nanos() as u64,
             signature: u64::MAX,
@@ -293,9 +356,16 @@ impl Device {
         match count[0] {
             0 => Ok(()),
             count => {
-                Err(format!("of {} words that the peers wrote, {count} did not arrive as they were", PROOF_BYTES / 8))
+                let words = self.proof_bytes() / 8;
+                Err(format!("of {words} words that the peers wrote, {count} did not arrive as they were"))
             }
         }
+    }
+
+    /// As much as there is room for, from all peers at once.
+    fn proof_bytes(&self) -> u64 {
+        let room = self.machine.arena.bulk_bytes / u64::from(self.machine.ranks);
+        PROOF_BYTES.min(room / 4096 * 4096)
     }
 }
 
@@ -314,6 +384,12 @@ mod tests {
             uuid: [gpu; 16],
             handle: [pid as u8; 64],
         }
+    }
+
+    #[test]
+    fn the_device_that_most_ranks_have_counts() {
+        assert_eq!(most_alike(&[[1; 16]]), 1);
+        assert_eq!(most_alike(&[[1; 16], [2; 16], [1; 16], [3; 16]]), 2);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 use std::slice;
 
 use crate::error::CommError;
-use crate::fault::{Fault, Stage};
+use crate::fault::{Fault, Kind, Stage};
 use crate::shm::View;
 use crate::shm::abort::RankExit;
 use crate::shm::atomic::{Acquire, AtomicU64, Relaxed, Release};
@@ -134,9 +134,15 @@ impl<'a> Steps<'a> {
     /// Turns checksums on, and a fault where there is one for this call.
     pub(crate) fn checking(mut self, verify: Verify, fault: Option<Fault>) -> Steps<'a> {
         self.verify = verify != Verify::Off;
+        let fault = fault.filter(|fault| fault.kind == Kind::Flip);
         self.faulty = fault.is_some();
         self.fault = fault.filter(|fault| fault.rank == self.rank() && fault.call == self.signature.number);
         self
+    }
+
+    /// The call.
+    pub(crate) fn signature(&self) -> Signature {
+        self.signature
     }
 
     pub(crate) fn rank(&self) -> u32 {
