@@ -1,0 +1,161 @@
+//! Data damaged on purpose: with verification, every trial finds it and says where; a rank that is late harms nothing.
+//! The ranks are threads of this process, on as many GPUs as there are, so that each trial has a communicator of its own.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use comm::cuda::{Context, Driver};
+use comm::fault::{Fault, Kind, Stage};
+use comm::node::JobSegment;
+use comm::{Comm, CommError, DataType, Op, Path, Settings, Verify};
+
+use crate::{MOST, Rank, data};
+
+/// Elements, in 64 chunks that are checked each for itself.
+const COUNT: usize = 65_000;
+const CHUNK: u64 = 4096;
+
+/// One communicator, three calls, the second of which is struck.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    ranks: u32,
+    path: Path,
+    verify: Verify,
+    fault: Option<Fault>,
+    timeout: Duration,
+}
+
+/// All trials; how many found what they should.
+pub fn run() -> anyhow::Result<usize> {
+    // The first time, the driver compiles; later waits are short.
+    for ranks in [2, 3] {
+        let first =
+            Trial { ranks, path: Path::Ll, verify: Verify::Every, fault: None, timeout: Duration::from_secs(60) };
+        expect(&first)?;
+    }
+    let mut random = 1u64;
+    let mut next = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % below
+    };
+    let mut trials = 0;
+    for (ranks, path) in [
+        (2, Path::Ll),
+        (2, Path::Ll128),
+        (2, Path::Push),
+        (2, Path::Copy),
+        (2, Path::Ring),
+        (3, Path::Ll),
+        (3, Path::Ring),
+        (5, Path::Ring),
+    ] {
+        for number in 0..12 {
+            let (kind, stage) = match number {
+                0..5 => (Kind::Flip, Stage::Chunk),
+                5..8 => (Kind::Flip, Stage::Result),
+                8..11 => (Kind::Drop, Stage::Chunk),
+                _ => (Kind::Delay(30), Stage::Chunk),
+            };
+            let chunk = next(4 * COUNT as u64 / CHUNK);
+            let bit = next(8 * CHUNK) / 128 * 128 + next(64);
+            let fault = Some(Fault { kind, rank: next(u64::from(ranks)) as u32, call: 2, chunk, bit, stage });
+            let trial = Trial { ranks, path, verify: Verify::Every, fault, timeout: Duration::from_millis(400) };
+            expect(&trial).with_context(|| format!("{trial:?}"))?;
+            trials += 1;
+        }
+    }
+    // Against the host: also what all ranks have alike.
+    for ranks in [2, 3] {
+        for path in [Path::Ll, Path::Ring] {
+            let trial = Trial { ranks, path, verify: Verify::Full, fault: None, timeout: Duration::from_secs(5) };
+            expect(&trial).with_context(|| format!("{trial:?}"))?;
+            trials += 1;
+        }
+    }
+    // A pair that refuses, and a path that lies at its proof: all take the same way through the host.
+    for kind in [Kind::Refuse, Kind::Flip] {
+        let fault = Some(Fault { kind, rank: 1, call: 0, chunk: 0, bit: 0, stage: Stage::Chunk });
+        let trial = Trial { ranks: 2, path: Path::Ll, verify: Verify::Off, fault, timeout: Duration::from_secs(5) };
+        expect(&trial).with_context(|| format!("{trial:?}"))?;
+        trials += 1;
+    }
+    Ok(trials)
+}
+
+/// Runs a trial and looks whether its ranks say what they should.
+fn expect(trial: &Trial) -> anyhow::Result<()> {
+    let segment = JobSegment::create("faults", trial.ranks, trial.ranks)?;
+    let ends: Vec<anyhow::Result<Option<CommError>>> = std::thread::scope(|scope| {
+        let segment = &segment;
+        let threads: Vec<_> = (0..trial.ranks).map(|rank| scope.spawn(move || one(segment, trial, rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+    });
+    let ends = ends.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let Some(fault) = trial.fault.filter(|fault| matches!(fault.kind, Kind::Flip | Kind::Drop) && fault.call != 0)
+    else {
+        ensure!(ends.iter().all(Option::is_none), "{ends:?}");
+        return Ok(());
+    };
+    ensure!(ends.iter().all(Option::is_some), "a rank has found nothing: {ends:?}");
+    let place = fault.chunk + fault.bit / 8 / CHUNK;
+    let found = ends.iter().flatten().any(|end| match (end, fault.kind, fault.stage) {
+        (CommError::ResultsDiffer { chunk, .. }, Kind::Flip, Stage::Result) => *chunk == place,
+        (CommError::ChunkCorrupt { to, chunk, .. }, Kind::Flip, _) => *to == fault.rank && *chunk == place,
+        // A chunk of the copy engine is all of the message.
+        (CommError::ChunkCorrupt { from, chunk, .. }, Kind::Drop, _) => {
+            *from == fault.rank && (*chunk == place || trial.path == Path::Copy)
+        }
+        // Lines that carry their flag are awaited; where a chain of ranks waits, any of them may be named first.
+        (CommError::DeviceTimeout { rank, .. }, Kind::Drop, _) => *rank == fault.rank || trial.ranks > 2,
+        _ => false,
+    });
+    ensure!(found, "{ends:?}");
+    Ok(())
+}
+
+/// One rank of a trial: how it ended, once its calls were right as long as they succeeded.
+fn one(segment: &JobSegment, trial: &Trial, number: u32) -> anyhow::Result<Option<CommError>> {
+    let mut settings = Settings::of("faults", number, trial.ranks);
+    settings.timeout = Some(trial.timeout);
+    settings.verify = trial.verify;
+    settings.fault = trial.fault;
+    let comm = Comm::attach(segment.as_fd(), settings)?;
+    let rank = Rank::new(&comm, number % Context::devices(Driver::get()?)?)?;
+    for call in 1..=3u64 {
+        let sends: Vec<Vec<f32>> = (0..trial.ranks).map(|rank| data(rank, COUNT, 31 * call)).collect();
+        match checked_call(&rank, trial.path, &sends) {
+            Ok(true) => {}
+            Ok(false) => bail!("rank {number}: call {call} is wrong and nobody says so"),
+            Err(Some(error)) => return Ok(Some(error)),
+            Err(None) => bail!("rank {number}: CUDA failed"),
+        }
+    }
+    let refused = trial.fault.is_some_and(|fault| fault.call == 0);
+    ensure!(comm.detour().is_some() == refused, "rank {number}: {:?}", comm.detour());
+    drop(rank);
+    comm.finalize()?;
+    Ok(None)
+}
+
+/// Whether the result is right, or why there is none.
+fn checked_call(rank: &Rank<'_>, path: Path, sends: &[Vec<f32>]) -> Result<bool, Option<CommError>> {
+    let driver_error = |_| None;
+    let (comm, stream, base) = (rank.comm, rank.stream.get(), rank.buffer.address());
+    rank.buffer.write(0, &sends[comm.rank() as usize]).map_err(driver_error)?;
+    // SAFETY: inside the buffer.
+    let called = unsafe {
+        let (send, recv) = (base as *const _, (base + MOST as u64) as *mut _);
+        comm.all_reduce_tuned(send, recv, COUNT, DataType::F32, Op::Sum, stream.raw(), Some(path), &|_| ())
+    };
+    called.map_err(Some)?;
+    stream.synchronize(rank.context.driver()).map_err(driver_error)?;
+    comm.async_error().map_err(Some)?;
+    let mut result = vec![0f32; COUNT];
+    rank.buffer.read(MOST, &mut result).map_err(driver_error)?;
+    // Whole sixteenths: sums in any order are exact.
+    let right = |i: usize| sends.iter().map(|send| send[i]).sum::<f32>();
+    let is_right = (0..COUNT).all(|i| result[i] == right(i));
+    // Who has found something does not come; who has not must not leave before.
+    comm.barrier().map_err(Some)?;
+    Ok(is_right)
+}
