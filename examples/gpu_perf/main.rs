@@ -295,6 +295,18 @@ fn tune(bench: &Bench<'_>, which: &str) -> anyhow::Result<()> {
             try_all(bytes, tried)?;
         }
     }
+    if matches!(which, "all" | "ring") {
+        for bytes in [256 << 10, MIB, 4 * MIB, 16 * MIB, 64 * MIB] {
+            let mut tried: Vec<(String, Call<'_>)> = Vec::new();
+            for threads in [256u32, 512] {
+                for blocks in [8u32, 16, 24, 32, 48, 64] {
+                    let change = move |plan: &mut Plan| (plan.blocks, plan.threads) = (blocks, threads);
+                    tried.push((format!("{blocks}x{threads}"), ours(comm, Some(Path::Ring), change)));
+                }
+            }
+            try_all(bytes, tried)?;
+        }
+    }
     if matches!(which, "all" | "copy") {
         for bytes in [32 * MIB, 64 * MIB, 128 * MIB, 256 * MIB, 1024 * MIB] {
             let mut tried: Vec<(String, Call<'_>)> = Vec::new();

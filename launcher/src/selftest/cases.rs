@@ -30,7 +30,7 @@ const fn pair(name: &'static str, word: &'static str, tries: &'static str) -> Ca
 }
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 13] = [
+pub const CASES: [Case; 18] = [
     host("host-2", 2, "host", "every collective, type and operation in host memory"),
     host("host-5", 5, "host", "the same"),
     Case {
@@ -42,8 +42,12 @@ pub const CASES: [Case; 13] = [
     Case { limit_s: 120, ..pair("pair", "pair", "two GPUs: types, operations, paths, lengths, graphs, streams") },
     Case { ends_well: false, limit_s: 20, ..pair("mismatch", "mismatch", "ranks that call different things") },
     Case { ends_well: false, limit_s: 30, ..pair("killed", "killed", "a rank killed in the middle of calls") },
+    Case { ends_well: false, limit_s: 20, ..pair("mismatch-graph", "mismatch-graph", "ranks that replay different graphs") },
+    Case { ends_well: false, limit_s: 30, ..pair("killed-graph", "killed-graph", "a rank killed in the middle of replays") },
     Case { limit_s: 20, ..pair("late", "late", "a rank that comes two seconds late") },
+    Case { options: &["--verify"], limit_s: 120, ..pair("verify", "pair", "the same, every transfer verified") },
     Case { options: &["-x", "PRUN_P2P=off"], ..pair("p2p-off", "pair", "data through the host") },
+    Case { options: &["-x", "PRUN_FAULT=refuse:rank=1"], ..pair("refused", "late", "a rank that cannot map its peer") },
     Case { ranks: 4, options: &["--share-gpus"], ..pair("four-on-two", "pair", "two ranks on each GPU") },
     Case { gpus: 1, options: &["--share-gpus", "--gpus", "0"], ..pair("one-gpu", "pair", "two ranks on one GPU") },
     Case {
@@ -52,6 +56,13 @@ pub const CASES: [Case; 13] = [
         options: &["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"],
         limit_s: 120,
         ..pair("virtual", "virtual", "two to eight ranks in one process on one GPU")
+    },
+    Case {
+        gpus: 1,
+        ranks: 1,
+        options: &["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"],
+        limit_s: 120,
+        ..pair("faults", "faults", "data damaged on purpose is found, a late rank harms nothing")
     },
 ];
 

@@ -210,6 +210,14 @@ impl Device {
         }
     }
 
+    /// The plan where the result must be as if reduced in the order of the ranks.
+    pub(crate) fn plan_in_order(&self, bytes: u64) -> Plan {
+        match self.staged {
+            true => self.plan(bytes, None),
+            false => plan::plan_in_order(&self.machine, bytes),
+        }
+    }
+
     /// Joins NCCL's ranks, with all.
     pub(crate) fn join_nccl(&mut self, nccl: Nccl, id: UniqueId, rank: u32) -> Result<(), String> {
         let _bound = self.context.bind().map_err(|error| error.to_string())?;
@@ -257,7 +265,18 @@ impl Device {
         let kernels = self.kernels(call.data_type)?;
         let (blocks, threads, stream) = (plan.blocks, plan.threads, call.stream);
         let function = match plan.path {
-            Path::Ll => kernels.ll,
+            Path::Ll => {
+                let longest = self.machine.arena.ll_message() / element;
+                for at in (0..call.count).step_by(longest as usize) {
+                    let (send, recv) = (call.send + at * element, call.recv + at * element);
+                    let call = DeviceCall { send, recv, count: longest.min(call.count - at), ..*call };
+                    let args = self.before(&call, plan, Args { send, recv, count: call.count, ..args })?;
+                    // SAFETY: as below.
+                    unsafe { kernels.ll.launch(blocks, threads, stream, &args)? };
+                    self.after(&call, plan, &args)?;
+                }
+                return Ok(());
+            }
             Path::Ll128 => {
                 if call.send == call.recv {
                     args.push_warps = 0; // a warp overwrites only what it has sent itself
@@ -317,7 +336,9 @@ impl Device {
         }
         let common = self.common.ok_or(CudaError::NoFunction("check_result"))?;
         let bytes = call.count * call.data_type.bytes() as u64;
-        let sums = Args { count: bytes, chunk: u32::from(plan.path == Path::Ring), ..*args };
+        // A peer that waits in the call itself gives up first, and says for whom.
+        let limit_ns = 2 * args.limit_ns;
+        let sums = Args { count: bytes, chunk: u32::from(plan.path == Path::Ring), limit_ns, ..*args };
         // SAFETY: as in `all_reduce`.
         unsafe { common.check_result.launch(self.check_blocks(), 512, call.stream, &sums) }
     }

@@ -94,9 +94,24 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
         None if bytes <= 64 * MIB => Path::Push,
         None => Path::Copy,
     };
-    let wanted = if machine.in_host && forced.is_none() && bytes > 32 * KIB { Path::Ring } else { wanted };
+    let wanted = match forced {
+        None if machine.in_host => {
+            if bytes <= 128 * KIB {
+                Path::Ll
+            } else {
+                Path::Ring
+            }
+        }
+        _ => wanted,
+    };
     let path = [wanted, Path::Push, Path::Copy].into_iter().find(|path| fits(*path)).unwrap_or(Path::Ring);
     shape(machine, bytes, path)
+}
+
+/// For results that no path may round in its own way, nor cut the mean of integers at each hop: lines from everyone,
+/// reduced in the order of the ranks with one rounding; what is longer than there are lines goes in several calls.
+pub(crate) fn plan_in_order(machine: &Machine, bytes: u64) -> Plan {
+    shape(machine, bytes.min(machine.arena.ll_message()), Path::Ll)
 }
 
 fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
@@ -124,8 +139,8 @@ fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
         // Room is left on the multiprocessors for the kernels that wait for slots.
         Path::Copy => Plan { blocks: most.saturating_sub(4).max(1), push_warps: 4, ..base },
         Path::Ring => {
-            let most = if machine.in_host { (most / 2).min(32) } else { most / 2 };
-            Plan { blocks: blocks(bytes.div_ceil(64 * KIB)).min(most).max(1), ..base }
+            let (most, each) = if machine.in_host { ((most / 2).min(32), 16 * KIB) } else { (most / 2, 64 * KIB) };
+            Plan { blocks: blocks(bytes.div_ceil(each)).min(most).max(1), ..base }
         }
         Path::Staged | Path::Nccl => base,
     }
@@ -204,6 +219,16 @@ mod tests {
         assert_eq!(path(1 << 30, None), Path::Ring);
         for forced in [Path::Ll128, Path::Push, Path::Copy, Path::Ring] {
             assert_eq!(path(8 * MIB, Some(forced)), Path::Ring);
+        }
+    }
+
+    #[test]
+    fn in_order_means_lines_whatever_the_size() {
+        for ranks in 2..=8 {
+            let machine = machine(ranks);
+            assert_eq!(plan_in_order(&machine, 1000), plan(&machine, 1000, Some(Path::Ll)));
+            let longest = plan(&machine, machine.arena.ll_message(), Some(Path::Ll));
+            assert_eq!(plan_in_order(&machine, 1 << 30), longest);
         }
     }
 

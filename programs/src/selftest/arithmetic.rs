@@ -1,13 +1,14 @@
 //! Sums that overflow, wrap or round: one rule, the same bits on every rank each time.
+#![expect(unsafe_code, reason = "buffers of the device")]
 
 use anyhow::ensure;
 use comm::{Element, Op};
 use half::{bf16, f16};
 
-use crate::Rank;
+use super::rank::Rank;
 
 /// With two ranks: what each type does beyond its range.
-pub fn overflow(rank: &Rank<'_>) -> anyhow::Result<()> {
+pub(super) fn overflow(rank: &Rank<'_>) -> anyhow::Result<()> {
     for _ in 0..50 {
         sums(rank, [f16::from_f32(40_000.0), f16::from_f32(40_000.0)], f16::INFINITY)?;
         sums(rank, [bf16::from_f32(70_000.0), bf16::from_f32(1.0)], bf16::from_f32(70_144.0))?;
@@ -19,7 +20,7 @@ pub fn overflow(rank: &Rank<'_>) -> anyhow::Result<()> {
 }
 
 /// With four ranks, in every order: added up in f32 and rounded once.
-pub fn rounding(rank: &Rank<'_>) -> anyhow::Result<()> {
+pub(super) fn rounding(rank: &Rank<'_>) -> anyhow::Result<()> {
     for big in 0..4 {
         let send = std::array::from_fn::<_, 4, _>(|rank| bf16::from_f32(if rank == big { 256.0 } else { 1.0 }));
         // 259 lies between 258 and 260, and the even one is taken.

@@ -1,5 +1,6 @@
 //! Data damaged on purpose: with verification, every trial finds it and says where; a rank that is late harms nothing.
 //! The ranks are threads of this process, on as many GPUs as there are, so that each trial has a communicator of its own.
+#![expect(unsafe_code, reason = "buffers of the device")]
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use comm::fault::{Fault, Kind, Stage};
 use comm::node::JobSegment;
 use comm::{Comm, CommError, DataType, Op, Path, Settings, Verify};
 
-use crate::{MOST, Rank, data};
+use super::rank::{MOST, Rank, data};
 
 /// Elements, in 64 chunks that are checked each for itself.
 const COUNT: usize = 65_000;
@@ -26,7 +27,7 @@ struct Trial {
 }
 
 /// All trials; how many found what they should.
-pub fn run() -> anyhow::Result<usize> {
+pub(super) fn run() -> anyhow::Result<usize> {
     // The first time, the driver compiles; later waits are short.
     for ranks in [2, 3] {
         let first =

@@ -1,5 +1,6 @@
 //! Memory of every kind: from pools in stream order, mapped by hand, pinned, and plain host memory; sub-allocations of
 //! each. And CUDA's runtime, whose last error stays clean.
+#![expect(unsafe_code, reason = "buffers of the device")]
 
 use std::ffi::{c_int, c_void};
 
@@ -7,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use comm::{CommError, DataType, Op};
 use libloading::Library;
 
-use crate::{Rank, data};
+use super::rank::{Rank, data};
 
 const COUNT: usize = 70_001;
 const BYTES: usize = 4 * COUNT;
@@ -15,7 +16,7 @@ const BYTES: usize = 4 * COUNT;
 const GRANULE: usize = 2 << 20;
 
 /// One buffer after the other on both sides.
-pub fn kinds(rank: &Rank<'_>) -> anyhow::Result<()> {
+pub(super) fn kinds(rank: &Rank<'_>) -> anyhow::Result<()> {
     // SAFETY: the driver is loaded already.
     let driver = unsafe { Library::new("libcuda.so.1") }?;
     let _bound = rank.context.bind()?;
@@ -135,7 +136,7 @@ fn mapped_by_hand(driver: &Library, device: u32) -> anyhow::Result<u64> {
 
 /// A program that uses CUDA's runtime, and has enabled peer access itself: its last error stays clean whatever libcomm
 /// does, and a capture works right after. Says so where there is no runtime to load.
-pub fn runtime(rank: &Rank<'_>) -> anyhow::Result<()> {
+pub(super) fn runtime(rank: &Rank<'_>) -> anyhow::Result<()> {
     let names = ["libcudart.so.13", "libcudart.so.12", "libcudart.so", "/usr/local/cuda/lib64/libcudart.so"];
     // SAFETY: CUDA's runtime may be loaded into any process.
     let Some(runtime) = names.iter().find_map(|name| unsafe { Library::new(*name) }.ok()) else {

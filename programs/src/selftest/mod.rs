@@ -2,7 +2,10 @@
 //!
 //! Each part of a case prints a line that begins with `ok` or, on any rank where it went wrong, with `FAIL`.
 
+mod arithmetic;
+mod faults;
 mod host;
+mod memory;
 mod pair;
 mod rank;
 mod virtual_ranks;
@@ -23,6 +26,10 @@ pub const WORD: &str = "@selftest-rank";
 pub fn run(case: &str) -> u8 {
     let done = match case {
         "virtual" => virtual_ranks::run(),
+        "faults" => faults::run().map(|trials| {
+            println!("ok   {trials} trials with damaged data");
+            true
+        }),
         _ => Comm::init().map_err(anyhow::Error::from).and_then(|comm| in_job(case, comm)),
     };
     u8::from(!done.unwrap_or_else(|error| {
@@ -36,7 +43,7 @@ fn in_job(case: &str, comm: Comm) -> anyhow::Result<bool> {
         "host" => (host::differential(&comm), true),
         "host-mismatch" => (host::mismatch(&comm), false),
         "host-killed" => (host::killed(&comm), false),
-        "pair" | "mismatch" | "killed" | "late" => {
+        "pair" | "mismatch" | "mismatch-graph" | "killed" | "killed-graph" | "late" => {
             let rank = Rank::new(&comm, comm.local_rank() % Context::devices(Driver::get()?)?)?;
             on_gpu(case, &rank)
         }
@@ -52,8 +59,10 @@ fn in_job(case: &str, comm: Comm) -> anyhow::Result<bool> {
 fn on_gpu(case: &str, rank: &Rank<'_>) -> (bool, bool) {
     match case {
         "pair" => (everything(rank), true),
-        "mismatch" => (part(rank.comm, "mismatched calls name both", || pair::mismatch(rank)), false),
-        "killed" => (part(rank.comm, "a killed rank", || pair::killed(rank)), false),
+        "mismatch" => (part(rank.comm, "mismatched calls name both", || pair::mismatch(rank, false)), false),
+        "mismatch-graph" => (part(rank.comm, "mismatched replays name both", || pair::mismatch(rank, true)), false),
+        "killed" => (part(rank.comm, "a killed rank", || pair::killed(rank, false)), false),
+        "killed-graph" => (part(rank.comm, "a rank killed between replays", || pair::killed(rank, true)), false),
         _ => (part(rank.comm, "a late rank", || pair::late(rank)), true),
     }
 }
@@ -63,8 +72,10 @@ fn on_gpu(case: &str, rank: &Rank<'_>) -> (bool, bool) {
 fn everything(rank: &Rank<'_>) -> bool {
     let comm = rank.comm;
     let mut ok = all_types(rank, PATHS, COUNTS);
-    if let Some(why) = comm.staged_because() {
+    if let Some(why) = comm.detour() {
         println!("rank {}: through the host: {why}", comm.rank());
+    }
+    if comm.is_staged() {
         return ok;
     }
     for (name, path) in PATHS {
@@ -74,7 +85,14 @@ fn everything(rank: &Rank<'_>) -> bool {
         });
     }
     ok &= part(comm, "graphs between eager calls", || rank.graphs());
-    ok & part(comm, "two streams take turns", || rank.streams())
+    ok &= part(comm, "two streams take turns", || rank.streams());
+    ok &= part(comm, "two streams in opposite order, 2000 calls", || rank.opposite_streams());
+    if comm.size() == 2 {
+        ok &= part(comm, "sums beyond the range", || arithmetic::overflow(rank));
+        ok &= part(comm, "memory of every kind", || memory::kinds(rank));
+        ok &= part(comm, "the runtime's last error", || memory::runtime(rank));
+    }
+    ok
 }
 
 fn all_types(rank: &Rank<'_>, paths: &[(&str, Option<Path>)], counts: &[usize]) -> bool {

@@ -79,10 +79,36 @@ impl Rank<'_> {
         // The last stream goes away before the next call.
         Ok(self.comm.barrier()?)
     }
+
+    /// The ranks alternate between two streams, each beginning with another one, without events and without waiting.
+    pub(super) fn opposite_streams(&self) -> anyhow::Result<()> {
+        let streams = [Stream::new(self.context)?, Stream::new(self.context)?];
+        let (driver, base) = (self.context.driver(), self.buffer.address());
+        self.buffer.write(0, &vec![1.0 + self.comm.rank() as f32; 5000])?;
+        for round in 0..2000 {
+            let stream = streams[(round + self.comm.rank() as usize) % 2].get();
+            // SAFETY: inside the buffer.
+            unsafe {
+                let (send, recv) = (base as *const _, base as *mut _);
+                self.comm.all_reduce_stream_raw(send, recv, 5000, DataType::F32, Op::Avg, stream.raw())?
+            };
+        }
+        for stream in &streams {
+            stream.get().synchronize(driver)?;
+        }
+        self.comm.async_error()?;
+        let mut result = vec![0f32; 5000];
+        self.buffer.read(0, &mut result)?;
+        let mean = (1..=self.comm.size()).sum::<u32>() as f32 / self.comm.size() as f32;
+        ensure!(result.iter().all(|x| (*x - mean).abs() < 1e-3), "{} instead of {mean}", result[0]);
+        // The streams go away before the next call.
+        self.call::<f32>(1, Op::Sum, None, false, 0)?;
+        Ok(self.comm.barrier()?)
+    }
 }
 
-/// The ranks call different things; both are told, and the context stays usable.
-pub(super) fn mismatch(rank: &Rank<'_>) -> anyhow::Result<()> {
+/// The ranks call different things, or replay them; both are told, and the context stays usable.
+pub(super) fn mismatch(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
     let (comm, base) = (rank.comm, rank.buffer.address());
     let call = |count: usize, op: Op| {
         // SAFETY: inside the buffer.
@@ -99,8 +125,14 @@ pub(super) fn mismatch(rank: &Rank<'_>) -> anyhow::Result<()> {
     };
     call(100, Op::Sum)?;
     rank.stream.get().synchronize(rank.context.driver())?;
+    let op = if comm.rank() == 0 { Op::Sum } else { Op::Max };
+    let graph = replayed.then(|| rank.capture(|| Ok(call(100, op)?))).transpose()?;
+    comm.barrier()?;
     let began = Instant::now();
-    call(100, if comm.rank() == 0 { Op::Sum } else { Op::Max })?;
+    match &graph {
+        Some(graph) => graph.launch(rank.stream.get())?,
+        None => call(100, op)?,
+    }
     rank.stream.get().synchronize(rank.context.driver())?;
     let error = comm.async_error().err().context("no error")?;
     ensure!(matches!(error, CommError::Mismatch { .. } | CommError::PeerFailed { .. }), "{error}");
@@ -110,20 +142,31 @@ pub(super) fn mismatch(rank: &Rank<'_>) -> anyhow::Result<()> {
     usable(rank)
 }
 
-/// Rank 1 is killed in the middle of calls; the other gets an error in under a second.
-pub(super) fn killed(rank: &Rank<'_>) -> anyhow::Result<()> {
+/// Rank 1 is killed in the middle of calls, or of replays; the other's call fails in under a second.
+pub(super) fn killed(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
     let (comm, base, driver) = (rank.comm, rank.buffer.address(), rank.context.driver());
     super::outlive();
+    let counts = [1000, 300_000, 3_000_000, 9_000_000];
+    let call = |round: usize| {
+        // SAFETY: inside the buffer.
+        unsafe {
+            let (send, recv, stream) = (base as *const _, (base + MOST as u64) as *mut _, rank.stream.get().raw());
+            comm.all_reduce_stream_raw(send, recv, counts[round % 4], DataType::F32, Op::Sum, stream)
+        }
+    };
+    call(0)?;
+    let graphs = match replayed {
+        true => (0..4).map(|i| rank.capture(|| Ok(call(i)?))).collect::<anyhow::Result<Vec<_>>>()?,
+        false => Vec::new(),
+    };
     for round in 0..1000 {
         if comm.rank() == 1 && round == 500 {
             super::die();
         }
         let began = Instant::now();
-        let count = [1000, 300_000, 3_000_000, 9_000_000][round % 4];
-        // SAFETY: inside the buffer.
-        let called = unsafe {
-            let recv = (base + MOST as u64) as *mut _;
-            comm.all_reduce_stream_raw(base as *const _, recv, count, DataType::F32, Op::Sum, rank.stream.get().raw())
+        let called = match graphs.get(round % 4) {
+            Some(graph) => graph.launch(rank.stream.get()).map_err(CommError::Cuda),
+            None => call(round),
         };
         rank.stream.get().synchronize(driver)?;
         if let Err(error) = called.and_then(|()| comm.async_error()) {

@@ -7,7 +7,7 @@ use comm::node::JobSegment;
 use comm::{Comm, Op, Path, Settings};
 
 use super::rank::Rank;
-use super::{all_types, part};
+use super::{PATHS, all_types, arithmetic, part};
 
 /// All numbers of ranks, one after the other.
 pub(super) fn run() -> anyhow::Result<bool> {
@@ -40,9 +40,13 @@ fn one(segment: &JobSegment, number: u32, n: u32) -> anyhow::Result<bool> {
     if !part(&comm, &title, || rank.call::<f32>(1, Op::Sum, Some(Path::Ll), false, 0)) {
         return Ok(false);
     }
-    let ok = all_types(&rank, &[("ll", Some(Path::Ll)), ("ring", Some(Path::Ring))], &[1, 3, 1000, 70_001]);
-    if let Some(why) = comm.staged_because() {
-        bail!("staged: {why}");
+    let few = [("auto", None), ("ll", Some(Path::Ll)), ("ring", Some(Path::Ring))];
+    let mut ok = all_types(&rank, if n == 2 { PATHS } else { &few }, &[1, 3, 1000, 70_001]);
+    if n == 4 {
+        ok &= part(&comm, "bf16 is rounded once", || arithmetic::rounding(&rank));
+    }
+    if let Some(why) = comm.detour() {
+        bail!("through the host: {why}");
     }
     comm.barrier()?;
     drop(rank);
