@@ -62,9 +62,8 @@ impl Comm {
         let magnitude = magnitude.as_ref().map(HostCopy::bytes);
         match first_difference(data_type, found.bytes(), host.bytes(), magnitude, self.size()) {
             None => Ok(()),
-            Some((element, device, host)) => {
-                self.call(record, |steps| Err(CommError::HostDiffers { call: steps.signature(), element, device, host }))
-            }
+            Some((element, device, host)) => self
+                .call(record, |steps| Err(CommError::HostDiffers { call: steps.signature(), element, device, host })),
         }
     }
 }
