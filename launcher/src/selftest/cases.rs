@@ -42,8 +42,16 @@ pub const CASES: [Case; 18] = [
     Case { limit_s: 120, ..pair("pair", "pair", "two GPUs: types, operations, paths, lengths, graphs, streams") },
     Case { ends_well: false, limit_s: 20, ..pair("mismatch", "mismatch", "ranks that call different things") },
     Case { ends_well: false, limit_s: 30, ..pair("killed", "killed", "a rank killed in the middle of calls") },
-    Case { ends_well: false, limit_s: 20, ..pair("mismatch-graph", "mismatch-graph", "ranks that replay different graphs") },
-    Case { ends_well: false, limit_s: 30, ..pair("killed-graph", "killed-graph", "a rank killed in the middle of replays") },
+    Case {
+        ends_well: false,
+        limit_s: 20,
+        ..pair("mismatch-graph", "mismatch-graph", "ranks that replay different graphs")
+    },
+    Case {
+        ends_well: false,
+        limit_s: 30,
+        ..pair("killed-graph", "killed-graph", "a rank killed in the middle of replays")
+    },
     Case { limit_s: 20, ..pair("late", "late", "a rank that comes two seconds late") },
     Case { options: &["--verify"], limit_s: 120, ..pair("verify", "pair", "the same, every transfer verified") },
     Case { options: &["-x", "PRUN_P2P=off"], ..pair("p2p-off", "pair", "data through the host") },

@@ -209,7 +209,7 @@ impl Comm {
 
     /// Why data between GPUs goes through the host's memory, if it does.
     #[doc(hidden)]
-    pub fn detour(&self) -> Option<String> {
+    pub fn staged_because(&self) -> Option<String> {
         let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         slot.as_ref().and_then(|device| device.detour().map(str::to_owned))
     }

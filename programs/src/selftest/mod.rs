@@ -72,7 +72,7 @@ fn on_gpu(case: &str, rank: &Rank<'_>) -> (bool, bool) {
 fn everything(rank: &Rank<'_>) -> bool {
     let comm = rank.comm;
     let mut ok = all_types(rank, PATHS, COUNTS);
-    if let Some(why) = comm.detour() {
+    if let Some(why) = comm.staged_because() {
         println!("rank {}: through the host: {why}", comm.rank());
     }
     if comm.is_staged() {

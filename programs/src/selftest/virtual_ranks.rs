@@ -45,7 +45,7 @@ fn one(segment: &JobSegment, number: u32, n: u32) -> anyhow::Result<bool> {
     if n == 4 {
         ok &= part(&comm, "bf16 is rounded once", || arithmetic::rounding(&rank));
     }
-    if let Some(why) = comm.detour() {
+    if let Some(why) = comm.staged_because() {
         bail!("through the host: {why}");
     }
     comm.barrier()?;
