@@ -162,10 +162,10 @@ pub struct Options {
     #[command(flatten)]
     pub placement: PlacementOptions,
 
-    /// Check every transfer and result of libcomm: off or every
+    /// Check every transfer and result of libcomm: off, every, or full (results are recomputed)
     ///
     /// Sets PRUN_VERIFY for the ranks.
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "every", value_name = "off|every", help_heading = "Checking")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "every", value_name = "off|every|full", help_heading = "Checking")]
     #[serde(deserialize_with = "file::scalar")]
     pub verify: Option<Verify>,
 

@@ -2,6 +2,8 @@
 
 use rustix::fd::{AsFd, BorrowedFd};
 
+use crate::choose::Algorithm;
+use crate::domains;
 use crate::env;
 use crate::error::CommError;
 use crate::protocol::simple::{explain, publish_failure};
@@ -55,6 +57,10 @@ pub(crate) fn join(mapping: &Mapping, settings: &Settings) -> Result<(Waiter, u3
     let generation = enter(view, me)?;
     numa::bind_here(mapping.part(me));
     usable_cpus::publish(view, me);
+    let forced = matches!(settings.algorithm, Some(Algorithm::Hierarchical { group: 0 }));
+    if forced || settings.size >= domains::FROM_RANKS {
+        domains::publish(view, me);
+    }
     let waiter = Waiter::new(me, generation, settings.timeout);
     waiter.begin_call();
     if let Err(stop) = meet(view, &waiter, generation) {

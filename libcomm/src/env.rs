@@ -21,7 +21,8 @@ pub const SEGMENT_FD: &str = "PRUN_SEGMENT_FD";
 /// The abstract socket, without its leading NUL, from which a program gets the segment when the
 /// descriptor was closed on the way or its number was reused.
 pub const SOCKET: &str = "PRUN_SOCKET";
-/// What is checked while data travels: `off`, `probe` (paths between GPUs, at the first call), `every` or, on GPUs, `full`.
+/// What is checked: `off`; `probe`, paths between GPUs at the first call; `every`, each transfer and each result against the
+/// other ranks'; `full`, results recomputed too.
 pub const VERIFY: &str = "PRUN_VERIFY";
 /// How often this job was started again after a failure.
 pub const RESTART_COUNT: &str = "PRUN_RESTART_COUNT";
@@ -35,13 +36,15 @@ pub const GPU: &str = "PRUN_GPU";
 pub const RANKS_PER_GPU: &str = "PRUN_RANKS_PER_GPU";
 /// Local ranks in the order in which data should go round: `0,1,3,2`.
 pub const RING: &str = "PRUN_RING";
-/// Forces the algorithm of an AllReduce: `one_shot`, `two_shot` or `ring`.
+/// Forces the algorithm of an AllReduce: `one_shot`, `two_shot`, `ring`, `hierarchical` (by the machine's caches, nodes or
+/// packages) or `hierarchical:N` (groups of N ranks).
 pub const ALGO: &str = "PRUN_ALGO";
 /// `invariant`: an AllReduce has the same bits whatever its algorithm, size and place in memory are, as if reduced in the
 /// order of the ranks with one rounding. A forced ring is not used by three ranks and more then.
 pub const REPRODUCIBLE: &str = "PRUN_REPRODUCIBLE";
-/// Forces how data travels between GPUs: `ll`, `ll128`, `push`, `copy`, `ring`, `staged` or `nccl`. Where that cannot take a
-/// message, the next that can does.
+/// Forces how data travels: on the host `ll` (in the posts) or `simple` (through slots), between GPUs `ll`, `ll128`, `push`,
+/// `copy`, `ring`, `staged` or `nccl`. What the one does not know is the other's; where one cannot take a message, the next
+/// that can does.
 pub const PROTO: &str = "PRUN_PROTO";
 /// Whether GPUs may write to each other's memory: `on`, or `off` to go through the host.
 pub const P2P: &str = "PRUN_P2P";

@@ -171,6 +171,24 @@ pub enum CommError {
         /// The host's.
         host: String,
     },
+    /// A rank's result is not what the ranks' data gives.
+    #[error(
+        "{call}: the result of rank {rank} is not that of what the ranks sent: element {element}, in chunk {chunk}, is {found:#x}, recomputed {wanted:#x}"
+    )]
+    ResultWrong {
+        /// The call.
+        call: Signature,
+        /// Whose result.
+        rank: u32,
+        /// Which chunk of the call, from 0.
+        chunk: u64,
+        /// Which element of the result.
+        element: u64,
+        /// Its bits.
+        found: u64,
+        /// What they should be.
+        wanted: u64,
+    },
     /// The arguments make no sense; nothing was sent and the communicator is as before.
     #[error("{operation}: {why}")]
     InvalidArgument {

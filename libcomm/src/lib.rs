@@ -24,6 +24,7 @@ mod comm;
 #[doc(hidden)]
 pub mod cuda;
 mod device;
+mod domains;
 mod element;
 pub mod env;
 mod error;
@@ -44,7 +45,7 @@ mod types;
 mod usable_cpus;
 mod verify;
 
-pub use choose::Algorithm;
+pub use choose::{Algorithm, Protocol};
 pub use comm::{Buffer, Comm, Request};
 pub use element::{E4M3, E5M2, Element};
 pub use error::CommError;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::choose::Algorithm;
+use crate::choose::{Algorithm, Protocol};
 use crate::device::plan::Path;
 use crate::env;
 use crate::error::CommError;
@@ -30,7 +30,9 @@ pub struct Settings {
     pub algorithm: Option<Algorithm>,
     /// [`env::REPRODUCIBLE`] is `invariant`.
     pub invariant: bool,
-    /// [`env::PROTO`].
+    /// [`env::PROTO`], on the host.
+    pub protocol: Option<Protocol>,
+    /// [`env::PROTO`], between GPUs.
     pub path: Option<Path>,
     /// [`env::P2P`].
     pub peer_to_peer: bool,
@@ -51,6 +53,7 @@ impl Settings {
             verify: Verify::Off,
             algorithm: None,
             invariant: false,
+            protocol: None,
             path: None,
             peer_to_peer: true,
             fault: None,
@@ -75,12 +78,25 @@ impl Settings {
         settings.timeout = env::number(env::TIMEOUT_MS)?.filter(|ms| *ms != 0).map(Duration::from_millis);
         settings.usable_cpus = env::number(env::USABLE_CPUS)?.map(|cpus| cpus as usize);
         settings.verify = choice(env::VERIFY, "off, every or full", Verify::parse)?.unwrap_or_default();
-        settings.algorithm = choice(env::ALGO, "one_shot, two_shot or ring", Algorithm::parse)?;
+        settings.algorithm = choice(env::ALGO, ALGORITHMS, Algorithm::parse)?;
         settings.invariant = choice(env::REPRODUCIBLE, "rank or invariant", rank_or_invariant)?.unwrap_or(false);
-        settings.path = choice(env::PROTO, "ll, ll128, push, copy, ring, staged or nccl", Path::parse)?;
+        if let Some((protocol, path)) = choice(env::PROTO, PROTOCOLS, protocol_and_path)? {
+            (settings.protocol, settings.path) = (protocol, path);
+        }
         settings.peer_to_peer = choice(env::P2P, "on or off", on_or_off)?.unwrap_or(true);
         settings.fault = env::text(env::FAULT).map(|text| Fault::parse(&text)).transpose()?;
         Ok((settings, launched))
+    }
+}
+
+const ALGORITHMS: &str = "one_shot, two_shot, ring, hierarchical or hierarchical:N";
+const PROTOCOLS: &str = "ll or simple on the host, ll, ll128, push, copy, ring, staged or nccl between GPUs";
+
+/// What a name means on the host and between GPUs; one that neither knows is refused.
+fn protocol_and_path(name: &str) -> Option<(Option<Protocol>, Option<Path>)> {
+    match (Protocol::parse(name), Path::parse(name)) {
+        (None, None) => None,
+        known => Some(known),
     }
 }
 

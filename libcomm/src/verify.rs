@@ -12,13 +12,12 @@ pub enum Verify {
     Off,
     /// Each chunk that travels, and each result against the other ranks'.
     Every,
-    /// The same, and results of GPUs against the host's.
+    /// The same, and results are recomputed from what all ranks sent.
     Full,
 }
 
 impl Verify {
-    /// From the variable's text. `probe` concerns devices only; on host memory `full` asks for no more than
-    /// `every`.
+    /// From the variable's text. `probe` concerns devices only.
     pub(crate) fn parse(text: &str) -> Option<Verify> {
         match text {
             "off" | "probe" => Some(Verify::Off),

@@ -3,7 +3,7 @@
 
 mod common;
 
-use comm::{Algorithm, Comm, DataType, E4M3, E5M2, Element, Op, Settings, reference};
+use comm::{Algorithm, Comm, DataType, E4M3, E5M2, Element, Op, Protocol, Settings, Verify, reference};
 use common::{CHUNK, ranks_with};
 use half::{bf16, f16};
 
@@ -275,6 +275,39 @@ fn allreduce_ring_equals_the_reference() {
     on_one_to_eight_ranks(forced(Algorithm::Ring), |comm| for_all_types!(all_reduces, comm));
 }
 
+/// Groups of two to four ranks, as if each had a cache of its own.
+#[test]
+fn allreduce_by_groups_equals_the_reference() {
+    for (n, group) in [(4, 2), (6, 3), (6, 2), (8, 4), (9, 3)] {
+        for verify in [Verify::Off, Verify::Every] {
+            let change = |settings: &mut Settings| {
+                settings.algorithm = Some(Algorithm::Hierarchical { group });
+                settings.verify = verify;
+            };
+            ranks_with(n, CHUNK, change, |comm| {
+                all_reduces::<f32>(&comm);
+                all_reduces::<bf16>(&comm);
+                all_reduces::<u8>(&comm);
+                comm.finalize().unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn allreduce_by_each_named_protocol_equals_the_reference() {
+    for protocol in [Protocol::Ll, Protocol::Simple] {
+        for n in [1, 2, 3, 5] {
+            let change = |settings: &mut Settings| settings.protocol = Some(protocol);
+            ranks_with(n, CHUNK, change, |comm| {
+                all_reduces::<f32>(&comm);
+                all_reduces::<i16>(&comm);
+                comm.finalize().unwrap();
+            });
+        }
+    }
+}
+
 #[test]
 fn reduce_scatter_equals_the_reference() {
     on_one_to_eight_ranks(|_| {}, |comm| for_all_types!(reduce_scatters, comm));
@@ -428,10 +461,11 @@ fn large_results_past_the_caches_equal_the_reference() {
 
 #[test]
 fn verification_changes_no_result() {
-    let verify = |settings: &mut Settings| settings.verify = comm::Verify::Every;
-    for n in [1, 2, 3, 5] {
+    for (n, level) in [1, 2, 3, 5].into_iter().flat_map(|n| [(n, Verify::Every), (n, Verify::Full)]) {
+        let verify = |settings: &mut Settings| settings.verify = level;
         ranks_with(n, CHUNK, verify, |comm| {
             all_reduces::<f32>(&comm);
+            others::<f32>(&comm);
             all_reduces::<i8>(&comm);
             reduce_scatters::<bf16>(&comm);
             all_gathers::<u8>(&comm);

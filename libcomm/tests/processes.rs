@@ -37,6 +37,12 @@ fn as_a_rank() {
                 comm.all_reduce_in_place(&mut data, Op::Max)?
             }
         }
+        call if call.starts_with("twice ") => {
+            let which: u32 = call[6..].parse().unwrap();
+            one_call(&comm, which)?;
+            one_call(&comm, which)?;
+            comm.finalize()
+        }
         call if call.starts_with("each ") => {
             let which: u32 = call[5..].parse().unwrap();
             loop {
@@ -51,6 +57,18 @@ fn as_a_rank() {
                 },
                 _ => comm.all_reduce_in_place(&mut [1.0f32; 10], Op::Sum),
             }
+        }
+        "late" => {
+            comm.barrier()?;
+            if comm.rank() == 1 {
+                std::thread::sleep(Duration::from_secs(1));
+                return comm.barrier();
+            }
+            let (began, used) = (Instant::now(), cpu_time());
+            comm.barrier()?;
+            let share = (cpu_time() - used).as_secs_f64() / began.elapsed().as_secs_f64();
+            println!("rank: used {:.2} % of a CPU", 100.0 * share);
+            Ok(())
         }
         "exit in the middle" => match comm.rank() {
             1 => std::process::exit(0), // joined, not left
@@ -82,6 +100,28 @@ fn as_a_rank() {
     }
 }
 
+/// What this process has used of CPUs.
+fn cpu_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+#[test]
+fn a_rank_that_waits_a_second_for_a_late_peer_hardly_uses_a_cpu() {
+    let cpus = std::thread::available_parallelism().unwrap().get() as u32;
+    for ranks in [2, cpus + 3] {
+        let mut job = Job::start(ranks, "late");
+        let used = (0..ranks).filter(|rank| *rank != 1).map(|rank| {
+            let verdict = job.verdict(rank);
+            let share = verdict.strip_prefix("used ").and_then(|rest| rest.strip_suffix(" % of a CPU"));
+            share.unwrap_or_else(|| panic!("{verdict}")).parse::<f64>().unwrap()
+        });
+        let most = used.fold(0.0, f64::max);
+        println!("{ranks} ranks on {cpus} CPUs: a rank that waits a second uses at most {most:.2} % of one");
+        assert!(most < 20.0, "{most} %"); // some 1 %; the bound leaves room for a loaded machine
+    }
+}
+
 /// One of every kind of call, with several chunks where data moves.
 fn one_call(comm: &Comm, which: u32) -> Result<(), CommError> {
     const COUNT: usize = 200_000;
@@ -98,16 +138,27 @@ fn one_call(comm: &Comm, which: u32) -> Result<(), CommError> {
         7 => comm.scan(&a[..COUNT], &mut b[..COUNT], Op::Min),
         8 => comm.all_gather_v(&a[..COUNT], &mut b, &vec![COUNT; ranks]),
         9 => comm.all_reduce_in_place(&mut a[..5], Op::Max),
-        _ => {
+        10 => {
             let mut shared = comm.alloc::<f32>(COUNT)?;
             comm.all_reduce_in_place(&mut shared, Op::Sum)
         }
+        11 => {
+            let (to, from) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+            comm.send_recv(&a[..COUNT], to, &mut b[..COUNT], from, 0)
+        }
+        12 => comm.dup()?.all_reduce_in_place(&mut a, Op::Max),
+        13 => comm.start_all_reduce(a, Op::Max)?.wait().map(drop),
+        14 => comm.barrier(),
+        _ => comm.all_reduce_in_place(&mut a[..COUNT], Op::Max),
     }
 }
 
+/// How many kinds of calls there are.
+const KINDS: u32 = 16;
+
 #[test]
 fn a_kill_in_every_collective_is_told_to_all() {
-    for which in 0..=10 {
+    for which in 0..KINDS {
         let mut job = Job::start(3, &format!("each {which}"));
         job.wait_for_calls();
         std::thread::sleep(Duration::from_millis(u64::from(which) % 4)); // somewhere in the middle
@@ -119,6 +170,39 @@ fn a_kill_in_every_collective_is_told_to_all() {
             assert!(verdict.contains(&wanted), "call {which}: {verdict}");
         }
     }
+}
+
+/// A rank ends before it posts a step of its second call, at each step that the call has. The messages, whose steps are
+/// cells, and the other rank of a communicator of its own are killed by time above.
+#[test]
+fn a_rank_that_ends_at_any_step_of_any_collective_is_named_by_all() {
+    let (mut jobs, mut slowest) = (0, 0.0f64);
+    for which in (0..KINDS).filter(|which| *which != 11) {
+        for step in 0.. {
+            let victim = (which + step) % 3;
+            let mut job = Job::new(3);
+            for rank in 0..3 {
+                let mut command = job.command(rank, &format!("twice {which}"));
+                command.env(env::FAULT, format!("kill:rank={victim},call=2,step={step}"));
+                job.add(command);
+            }
+            job.reap(victim);
+            let noted = now_ns();
+            jobs += 1;
+            if job.ended[victim as usize] == Some(RankExit::Code(0)) {
+                assert!(step > 0, "call {which}: no step at all");
+                break; // the call has no such step, and all went well
+            }
+            for rank in (0..3).filter(|rank| *rank != victim) {
+                let verdict = job.verdict(rank);
+                let wanted = format!("rank {victim} exited (signal 9, SIGKILL) without leaving");
+                assert!(verdict.contains(&wanted), "call {which}, step {step}: {verdict}");
+                slowest = slowest.max(delay_ms(&verdict, noted));
+            }
+        }
+    }
+    println!("{jobs} jobs; after each end at a step, all others knew within {slowest:.1} ms");
+    assert!(slowest < 10_000.0, "{slowest} ms");
 }
 
 #[expect(unsafe_code, reason = "fork")]
@@ -148,13 +232,15 @@ struct Job {
     fd: OwnedFd,
     size: u32,
     ranks: Vec<Child>,
+    /// How those ended that were reaped.
+    ended: [Option<RankExit>; 8],
 }
 
 impl Job {
     fn new(size: u32) -> Job {
         let segment = JobSegment::create(JOB, size, size).unwrap();
         let fd = rustix::io::dup(segment.as_fd()).unwrap();
-        Job { segment, fd, size, ranks: Vec::new() }
+        Job { segment, fd, size, ranks: Vec::new(), ended: [None; 8] }
     }
 
     fn command(&self, rank: u32, role: &str) -> Command {
@@ -205,6 +291,7 @@ impl Job {
             None => RankExit::Code(status.code().unwrap()),
         };
         self.segment.note_exit(rank, exit);
+        self.ended[rank as usize] = Some(exit);
     }
 
     /// What a rank printed about how it ended.

@@ -24,7 +24,17 @@ fn broadcast(comm: &Comm) -> Result<(), CommError> {
     comm.broadcast(&mut [comm.rank() as u8; 3000], 1)
 }
 
+fn reduce(comm: &Comm) -> Result<(), CommError> {
+    comm.reduce(&[2.5f32; 1500], &mut [0.0; 1500], Op::Sum, 1)
+}
+
+fn scan(comm: &Comm) -> Result<(), CommError> {
+    comm.scan(&[3u16; 1500], &mut [0; 1500], Op::Sum)
+}
+
+#[derive(Clone, Copy)]
 struct Trial {
+    verify: Verify,
     ranks: u32,
     algorithm: Option<Algorithm>,
     call: Call,
@@ -33,9 +43,9 @@ struct Trial {
 
 /// Makes two good calls, then the one with the fault, and checks what is said.
 fn found(trial: &Trial) -> Result<(), String> {
-    let Trial { ranks, algorithm, call, fault } = *trial;
+    let Trial { verify, ranks, algorithm, call, fault } = *trial;
     let change = |settings: &mut Settings| {
-        settings.verify = Verify::Every;
+        settings.verify = verify;
         settings.algorithm = algorithm;
         settings.fault = Some(fault);
     };
@@ -51,6 +61,8 @@ fn found(trial: &Trial) -> Result<(), String> {
     }
     let names_it = |text: &String| {
         let pair = text.contains(&format!("rank {}", fault.rank)) && text.contains("and rank");
+        // A wrong share is handed to all: each rank finds it in its own result.
+        let pair = pair || (fault.stage == Stage::Reduction && text.contains("recomputed"));
         text.contains("call 3 ") && text.contains("chunk ") && pair
     };
     match texts.iter().copied().all(names_it) {
@@ -86,19 +98,48 @@ fn trials(count: u64) -> impl Iterator<Item = Trial> {
         let rank = if kind == 2 { 1 } else { below(u64::from(ranks)) as u32 };
         let chunk = below(2);
         let fault = Fault { kind: Kind::Flip, rank, call: 3, chunk, bit: below(1 << 20), stage };
-        Trial { ranks, algorithm, call, fault }
+        Trial { verify: Verify::Every, ranks, algorithm, call, fault }
     })
 }
 
-fn assert_all_found(count: u64) {
-    let missed: Vec<String> = trials(count).filter_map(|trial| found(&trial).err()).collect();
-    println!("{} of {count} flipped bits were found", count - missed.len() as u64);
+/// What a rank reduces wrongly, before anyone has a checksum of it.
+fn wrong_reductions(count: u64) -> impl Iterator<Item = Trial> {
+    (0..count).map(|number| {
+        let ranks = 2 + number as u32 % 3;
+        let calls: [Call; 4] = [all_reduce, reduce_scatter, reduce, scan];
+        let which = number as usize % 4;
+        let rank = if which == 2 { 1 } else { (number / 4) as u32 % ranks };
+        let (chunk, bit) = (number % 2, number * 7919 % (1 << 20));
+        let fault = Fault { kind: Kind::Flip, rank, call: 3, chunk, bit, stage: Stage::Reduction };
+        Trial { verify: Verify::Full, ranks, algorithm: Some(Algorithm::TwoShot), call: calls[which], fault }
+    })
+}
+
+fn assert_all_found(trials: impl Iterator<Item = Trial>) {
+    let mut count = 0;
+    let missed: Vec<String> = trials.inspect(|_| count += 1).filter_map(|trial| found(&trial).err()).collect();
+    println!("{} of {count} flipped bits were found", count - missed.len());
     assert!(missed.is_empty(), "{} missed, first {}", missed.len(), missed[0]);
 }
 
 #[test]
 fn a_thousand_flipped_bits_are_found() {
-    assert_all_found(1000);
+    assert_all_found(trials(1000));
+}
+
+#[test]
+fn full_finds_all_that_every_finds_and_what_is_reduced_wrongly() {
+    let as_full = |trial: Trial| Trial { verify: Verify::Full, ..trial };
+    assert_all_found(trials(200).map(as_full));
+    assert_all_found(wrong_reductions(200));
+}
+
+#[test]
+fn checksums_alone_do_not_find_what_is_reduced_wrongly_which_proves_that_full_is_needed() {
+    let missed =
+        wrong_reductions(40).filter(|trial| found(&Trial { verify: Verify::Every, ..*trial }).is_err()).count();
+    println!("checksums miss {missed} of 40 wrong reductions");
+    assert_eq!(missed, 40);
 }
 
 #[test]

@@ -285,6 +285,8 @@ pub enum Verify {
     Off,
     /// Every transferred chunk and every result.
     Every,
+    /// The same, and results are recomputed.
+    Full,
 }
 
 /// Where JSON lines go.

@@ -273,7 +273,8 @@ impl FromStr for Verify {
         match text {
             "off" => Ok(Verify::Off),
             "every" => Ok(Verify::Every),
-            _ => Err(not_a(text, "off or every")),
+            "full" => Ok(Verify::Full),
+            _ => Err(not_a(text, "off, every or full")),
         }
     }
 }

@@ -179,6 +179,7 @@ pub fn shared(job: &Job, context: &StartContext, gpus: &GpuPlan) -> Shared {
         let text = match verify {
             Verify::Off => "off",
             Verify::Every => "every",
+            Verify::Full => "full",
         };
         shared.set(comm::env::VERIFY, text);
     }

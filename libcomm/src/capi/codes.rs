@@ -58,7 +58,10 @@ pub(super) fn code_of(error: &CommError) -> c_int {
         CommError::Timeout { .. } | CommError::DeviceTimeout { .. } => TIMEOUT,
         CommError::Cuda(_) | CommError::Nccl { .. } => DEVICE,
         CommError::Mismatch { .. } | CommError::CountsDiffer { .. } => MISMATCH,
-        CommError::ChunkCorrupt { .. } | CommError::ResultsDiffer { .. } | CommError::HostDiffers { .. } => CORRUPT,
+        CommError::ChunkCorrupt { .. }
+        | CommError::ResultsDiffer { .. }
+        | CommError::HostDiffers { .. }
+        | CommError::ResultWrong { .. } => CORRUPT,
         CommError::Unusable { .. } => UNUSABLE,
         CommError::Forked => FORKED,
         CommError::Internal(_) => INTERNAL,

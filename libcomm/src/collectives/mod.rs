@@ -6,6 +6,7 @@ pub(crate) mod all_gather_v;
 pub(crate) mod all_reduce;
 pub(crate) mod all_to_all;
 pub(crate) mod broadcast;
+pub(crate) mod recompute;
 pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 #[doc(hidden)]

@@ -4,6 +4,7 @@
 //! for all, and reduces its own piece from all slots. Each element is reduced once, in the order of the ranks.
 #![expect(unsafe_code, reason = "user memory comes as pointers")]
 
+use crate::collectives::recompute::{Kept, Part};
 use crate::collectives::reduce::reduce;
 use crate::collectives::{Sources, pieces};
 use crate::element::Element;
@@ -32,6 +33,8 @@ pub(crate) unsafe fn run<T: Element>(
         steps.post()?;
         return steps.await_all();
     }
+    // SAFETY: the caller's.
+    let kept = unsafe { Kept::of(steps, send, ranks as usize * count) };
     let mut made = Vec::new();
     for (chunk, piece) in (0..).zip(pieces(count, piece_bytes / size)) {
         let bytes = piece.len() * size;
@@ -61,6 +64,7 @@ pub(crate) unsafe fn run<T: Element>(
             let target = recv.add(piece.start);
             let sources = Sources::of(ranks, |rank| source(rank).cast());
             reduce(op, &sources, piece.len(), &[target], false);
+            steps.maybe_damage(Stage::Reduction, chunk, target.cast(), bytes);
             if steps.verifies() {
                 made.push(checksum(bytes_at(target.cast(), bytes)));
                 steps.maybe_damage(Stage::Result, chunk, target.cast(), bytes);
@@ -68,7 +72,11 @@ pub(crate) unsafe fn run<T: Element>(
         }
     }
     // SAFETY: the caller's.
-    unsafe { check_own_result(steps, recv, count, piece_bytes / size, &made) }
+    unsafe {
+        check_own_result(steps, recv, count, piece_bytes / size, &made)?;
+        let elements = me as usize * count..(me as usize + 1) * count;
+        kept.check(steps, op, Part { elements, result: recv, ranks })
+    }
 }
 
 /// No other rank has this result, so it is compared with what it was when it was made; then all wait for all, so

@@ -1,28 +1,31 @@
-//! The oracle: each collective in the plainest way, over all ranks' data at once. For tests.
+//! The oracle: each collective in the plainest way, over all ranks' data at once. For tests, and to recompute results.
 
 use crate::element::Element;
 use crate::types::Op;
 
-/// What every rank has after an AllReduce of `sends`, reduced in the order of the ranks with one rounding.
-pub fn all_reduce<T: Element>(sends: &[Vec<T>], op: Op) -> Vec<T> {
-    let ranks = sends.len() as u32;
-    let element = |i: usize| {
-        let column = || sends.iter().map(|send| send[i]);
-        let fold = |f: fn(T::Acc, T::Acc) -> T::Acc| column().map(T::widen).reduce(f).map(T::narrow);
-        let reduced = match op {
-            Op::Sum => fold(T::sum),
-            Op::Prod => fold(T::prod),
-            Op::Min => fold(T::min),
-            Op::Max => fold(T::max),
-            Op::BitAnd => column().reduce(T::bit_and),
-            Op::BitOr => column().reduce(T::bit_or),
-            Op::BitXor => column().reduce(T::bit_xor),
-            Op::All => column().map(T::truth).reduce(T::all),
-            Op::Any => column().map(T::truth).reduce(T::any),
-            Op::Avg => column().map(T::wide).reduce(T::wide_sum).map(|sum| T::mean(sum, ranks)),
-        };
-        reduced.expect("at least one rank")
+/// One element of each rank, reduced in their order with one rounding. Panics on none.
+pub fn reduce_column<T: Element>(column: &[T], op: Op) -> T {
+    let ranks = column.len() as u32;
+    let column = || column.iter().copied();
+    let fold = |f: fn(T::Acc, T::Acc) -> T::Acc| column().map(T::widen).reduce(f).map(T::narrow);
+    let reduced = match op {
+        Op::Sum => fold(T::sum),
+        Op::Prod => fold(T::prod),
+        Op::Min => fold(T::min),
+        Op::Max => fold(T::max),
+        Op::BitAnd => column().reduce(T::bit_and),
+        Op::BitOr => column().reduce(T::bit_or),
+        Op::BitXor => column().reduce(T::bit_xor),
+        Op::All => column().map(T::truth).reduce(T::all),
+        Op::Any => column().map(T::truth).reduce(T::any),
+        Op::Avg => column().map(T::wide).reduce(T::wide_sum).map(|sum| T::mean(sum, ranks)),
     };
+    reduced.expect("at least one rank")
+}
+
+/// What every rank has after an AllReduce of `sends`.
+pub fn all_reduce<T: Element>(sends: &[Vec<T>], op: Op) -> Vec<T> {
+    let element = |i: usize| reduce_column(&sends.iter().map(|send| send[i]).collect::<Vec<_>>(), op);
     (0..sends[0].len()).map(element).collect()
 }
 

@@ -4,10 +4,12 @@
 //! a piece of each rank's part, side by side.
 #![expect(unsafe_code, reason = "user memory comes as pointers")]
 
+use crate::collectives::recompute::{Kept, Part};
 use crate::collectives::reduce::reduce;
 use crate::collectives::{Sources, pieces};
 use crate::element::Element;
 use crate::error::CommError;
+use crate::fault::Stage;
 use crate::protocol::simple::{Piece, Region, Steps};
 use crate::types::Op;
 
@@ -26,6 +28,8 @@ pub(crate) unsafe fn reduce_to<T: Element>(
     if count == 0 {
         return steps.meet();
     }
+    // SAFETY: the caller's.
+    let kept = unsafe { Kept::of(steps, send, count) };
     for (chunk, piece) in (0..).zip(pieces(count, steps.chunk_bytes() / size)) {
         let whole = Piece::whole(piece.len() * size);
         steps.reclaim()?;
@@ -44,9 +48,12 @@ pub(crate) unsafe fn reduce_to<T: Element>(
             }
             let sources = Sources::of(ranks, |rank| sources[rank as usize].cast());
             reduce(op, &sources, piece.len(), &[recv.add(piece.start)], false);
+            steps.maybe_damage(Stage::Reduction, chunk, recv.add(piece.start).cast(), whole.bytes);
         }
     }
-    Ok(())
+    let elements = if me == root { 0..count } else { 0..0 };
+    // SAFETY: the caller's.
+    unsafe { kept.check(steps, op, Part { elements, result: recv, ranks }) }
 }
 
 /// # Safety

@@ -3,10 +3,12 @@
 //! For each chunk, rank r copies it into its slot, waits for all, and reduces the slots up to its own.
 #![expect(unsafe_code, reason = "user memory comes as pointers")]
 
+use crate::collectives::recompute::{Kept, Part};
 use crate::collectives::reduce::reduce;
 use crate::collectives::{Sources, pieces};
 use crate::element::Element;
 use crate::error::CommError;
+use crate::fault::Stage;
 use crate::protocol::simple::{Piece, Region, Steps};
 use crate::types::Op;
 
@@ -23,6 +25,8 @@ pub(crate) unsafe fn run<T: Element>(
     if count == 0 {
         return steps.meet();
     }
+    // SAFETY: the caller's.
+    let kept = unsafe { Kept::of(steps, send, count) };
     for (chunk, piece) in (0..).zip(pieces(count, steps.chunk_bytes() / size_of::<T>())) {
         let whole = Piece::whole(piece.len() * size_of::<T>());
         steps.reclaim()?;
@@ -38,7 +42,10 @@ pub(crate) unsafe fn run<T: Element>(
             }
             let sources = Sources::of(steps.rank() + 1, |rank| sources[rank as usize].cast());
             reduce(op, &sources, piece.len(), &[recv.add(piece.start)], false);
+            steps.maybe_damage(Stage::Reduction, chunk, recv.add(piece.start).cast(), whole.bytes);
         }
     }
-    Ok(())
+    let part = Part { elements: 0..count, result: recv, ranks: steps.rank() + 1 };
+    // SAFETY: the caller's.
+    unsafe { kept.check(steps, op, part) }
 }

@@ -8,10 +8,14 @@ use super::job::Job;
 use super::point::Channels;
 use super::split::{Graves, Origin};
 use crate::bootstrap;
+use crate::choose::Algorithm;
+use crate::domains::{self, Domains};
 use crate::error::CommError;
 use crate::protocol::simple::{Progress, Steps};
+use crate::settings::Settings;
 use crate::shm::group::Group;
 use crate::shm::wait::Waiter;
+use crate::verify::Verify;
 
 /// A communicator without what its first calls set up.
 pub(super) struct Core {
@@ -21,6 +25,8 @@ pub(super) struct Core {
     pub(super) group: Group,
     /// Where a communicator that was split off has its memory.
     origin: Option<Origin>,
+    /// Groups of ranks that are near each other, where that is asked for or pays.
+    domains: Option<Domains>,
     calls: Mutex<Calls>,
     /// Made by the first message.
     pub(super) channels: OnceLock<Channels>,
@@ -50,11 +56,13 @@ impl Core {
     }
 
     fn new(job: Arc<Job>, id: u32, group: Group, origin: Option<Origin>, waiter: Waiter, progress: Progress) -> Core {
+        let domains = domains_of(&job, &group);
         Core {
             job,
             id,
             group,
             origin,
+            domains,
             calls: Mutex::new(Calls { waiter, progress, number: 0 }),
             channels: OnceLock::new(),
             graves: Arc::default(),
@@ -86,8 +94,10 @@ impl Core {
         let (job, signature) = (&*self.job, call.numbered(*number, self.id));
         let buried = self.graves.before_call();
         let result = job.perform(waiter, signature, || {
+            let settings = &job.settings;
             let steps = Steps::new(&job.mapping, &self.group, waiter, job.generation, progress, signature);
-            body(&mut steps.with_heap(job.mapped_heap()).checking(job.settings.verify, job.settings.fault))
+            let steps = steps.with_heap(job.mapped_heap()).checking(settings.verify, settings.fault);
+            body(&mut steps.choosing(settings.protocol, self.domains.as_ref()))
         });
         if result.is_ok() {
             // All members were in this call, so all have returned from those that the graves are from.
@@ -122,5 +132,21 @@ impl Core {
     fn lock(&self) -> MutexGuard<'_, Calls> {
         // After a panic in a call no other is made.
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The same on all members: from what is forced, and what each rank had published before they met.
+fn domains_of(job: &Job, group: &Group) -> Option<Domains> {
+    let Settings { algorithm, invariant, verify, .. } = &job.settings;
+    let by_machine = || {
+        let published = (0..group.size()).map(|rank| domains::of(job.view(), group.in_segment(rank)));
+        Domains::nearest(&published.collect::<Vec<_>>())
+    };
+    match algorithm {
+        Some(Algorithm::Hierarchical { group: 0 }) => by_machine(),
+        Some(Algorithm::Hierarchical { group: ranks }) => Domains::of_size(group.size(), *ranks),
+        // Its bits are not those of the order of the ranks.
+        None if !*invariant && *verify != Verify::Full && group.size() >= domains::FROM_RANKS => by_machine(),
+        _ => None,
     }
 }

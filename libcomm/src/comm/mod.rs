@@ -1,8 +1,9 @@
 //! The communicator: one rank's access to all others, from join to leave.
 //!
 //! `job.rs` has what all communicators of a rank share, `core.rs` the frame around each call, `typed.rs` and `raw.rs` the
-//! collectives, `point.rs` messages between two ranks, `split.rs` communicators made of others, `request.rs` calls that
-//! return before they are done, `device.rs` the calls on GPU memory, `full.rs` the same done again on the host, `buffer.rs` memory that all ranks reach.
+//! collectives, `point.rs` messages between two ranks, `split.rs` communicators made of others, `request.rs` and
+//! `queue.rs` calls that return before they are done, `device.rs` the calls on GPU memory, `full.rs` the same done again on
+//! the host, `buffer.rs` memory that all ranks reach.
 
 mod buffer;
 mod check;
@@ -11,6 +12,7 @@ mod device;
 mod full;
 mod job;
 mod point;
+mod queue;
 mod raw;
 mod request;
 mod split;
@@ -23,7 +25,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use self::check::Call;
 use self::core::Core;
 use self::job::Job;
-use self::request::Queue;
+use self::request::Requests;
 use crate::bootstrap;
 use crate::device::Device;
 use crate::error::CommError;
@@ -53,7 +55,7 @@ pub use request::Request;
 pub struct Comm {
     core: Arc<Core>,
     /// Calls that have returned before they are done; made by the first.
-    queue: OnceLock<Queue>,
+    requests: OnceLock<Requests>,
     /// Set up by the first call on device memory. Locked before the core's calls.
     device: Mutex<Option<Device>>,
 }
@@ -85,7 +87,7 @@ impl Comm {
     }
 
     fn of(core: Core) -> Comm {
-        Comm { core: Arc::new(core), queue: OnceLock::new(), device: Mutex::new(None) }
+        Comm { core: Arc::new(core), requests: OnceLock::new(), device: Mutex::new(None) }
     }
 
     /// This rank's number in this communicator, from 0.
@@ -149,7 +151,7 @@ impl Comm {
     ///
     /// An error that says that a request was not waited for, or a message not received, comes after all that.
     pub fn finalize(self) -> Result<(), CommError> {
-        let unfinished = self.queue.get().map_or(Ok(()), |queue| queue.close(&self.core));
+        let unfinished = self.requests.get().map_or(Ok(()), |requests| requests.close(&self.core));
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Before the barrier all let go of the others' memory, after it each frees its own.
         let closed = device.as_mut().map_or(Ok(()), |device| {
@@ -175,8 +177,8 @@ impl Comm {
 
     /// One call in the order of the program: after all that was started before.
     fn call<T>(&self, call: Call, body: impl FnOnce(&mut Steps<'_>) -> Result<T, CommError>) -> Result<T, CommError> {
-        if let Some(queue) = self.queue.get() {
-            queue.drain(&self.core);
+        if let Some(requests) = self.requests.get() {
+            requests.drain(&self.core);
         }
         self.core.call(call, body)
     }
@@ -199,11 +201,11 @@ impl Drop for Comm {
         let device = self.device.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.core.job.guard.is_fork() {
             std::mem::forget(device); // its driver is of no use in a fork
-            std::mem::forget(self.queue.take()); // and so is its thread
+            std::mem::forget(self.requests.take()); // and so is its thread
             return;
         }
-        if let Some(queue) = self.queue.take() {
-            queue.abandon(&self.core);
+        if let Some(requests) = self.requests.take() {
+            requests.abandon(&self.core);
         }
         if let Some(device) = device {
             device.abandon();

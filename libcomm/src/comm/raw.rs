@@ -13,6 +13,7 @@ use crate::device;
 use crate::element::with_type;
 use crate::error::CommError;
 use crate::types::{DataType, Op, Operation};
+use crate::verify::Verify;
 
 impl Comm {
     /// [`all_reduce`](Comm::all_reduce) on `count` elements at plain addresses; in place where both are the same.
@@ -45,8 +46,8 @@ impl Comm {
         data_type: DataType,
         op: Op,
     ) -> Result<(), CommError> {
-        if let Some(queue) = self.queue.get() {
-            queue.drain(&self.core);
+        if let Some(requests) = self.requests.get() {
+            requests.drain(&self.core);
         }
         // SAFETY: the caller's.
         unsafe { self.core.all_reduce(send, recv, count, data_type, op) }
@@ -304,9 +305,10 @@ impl Core {
         Buffers { operation, send, recv, data_type }.check(count, 1, 1, 0)?;
         let call = Call { data_type: Some(data_type), op: Some(op), count, ..Call::plain(operation) };
         let settings = &self.job.settings;
-        let no_ring = settings.invariant && self.group.size() >= 3;
+        // What rounds at each hop or level has other bits than the order of the ranks.
+        let in_order = (settings.invariant || settings.verify == Verify::Full) && self.group.size() >= 3;
         let algorithm = settings.algorithm.map(|forced| match forced {
-            Algorithm::Ring if no_ring => Algorithm::TwoShot,
+            Algorithm::Ring | Algorithm::Hierarchical { .. } if in_order => Algorithm::TwoShot,
             forced => forced,
         });
         self.call(call, |steps| {

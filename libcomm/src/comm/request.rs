@@ -8,17 +8,17 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use super::Comm;
 use super::check::{Buffers, Call, applies};
 use super::core::Core;
+use super::queue::{Queue, State};
 use crate::cuda;
 use crate::device;
 use crate::element::Element;
@@ -67,17 +67,16 @@ impl Comm {
         if self.core.job.guard.is_fork() {
             return Err(CommError::Forked);
         }
-        let queue = match self.queue.get() {
-            Some(queue) => queue,
+        let requests = match self.requests.get() {
+            Some(requests) => requests,
             None => {
-                let new = Queue::new(&self.core)?;
-                self.queue.get_or_init(|| new)
+                let new = Requests::new(&self.core)?;
+                self.requests.get_or_init(|| new)
             }
         };
         let task = Arc::new(Task { work, state: Mutex::new(TaskState { data, result: None }) });
-        queue.shared.lock().open += 1;
-        queue.shared.add(task.clone());
-        let (queue, core, data) = (queue.shared.clone(), self.core.clone(), Arc::new(Kept(UnsafeCell::new(()))));
+        requests.queue.add(task.clone());
+        let (queue, core, data) = (requests.queue.clone(), self.core.clone(), Arc::new(Kept(UnsafeCell::new(()))));
         Ok(Request { queue, core, task, data, claimed: false, comm: PhantomData })
     }
 }
@@ -87,7 +86,7 @@ impl Comm {
 /// It must be waited for: [`finalize`](Comm::finalize) returns an error otherwise, after it has carried all requests out.
 #[must_use = "a request must be waited for"]
 pub struct Request<'c, D> {
-    queue: Arc<Shared>,
+    queue: Arc<Queue<Arc<Task>>>,
     core: Arc<Core>,
     task: Arc<Task>,
     data: Arc<Kept<D>>,
@@ -118,10 +117,10 @@ impl<D> Request<'_, D> {
 
     /// Waits for the result, which is told once.
     pub(crate) fn finish(&mut self) -> Result<(), CommError> {
-        self.queue.run_until(&self.core, |_| self.task.is_done());
+        self.queue.work_until(|task| task.run(&self.core), |_| self.task.is_done());
         if !self.claimed {
             self.claimed = true;
-            self.queue.lock().open -= 1;
+            self.queue.lock().unclaimed -= 1;
         }
         self.task.lock().result.clone().unwrap_or(Ok(()))
     }
@@ -207,66 +206,41 @@ impl Task {
     }
 }
 
-/// The requests of a communicator that are not done, and the thread that does them where nobody else does.
-pub(super) struct Queue {
-    shared: Arc<Shared>,
+/// The requests of a communicator, and the thread that does them where nobody else does.
+pub(super) struct Requests {
+    queue: Arc<Queue<Arc<Task>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-#[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    waiting: VecDeque<Arc<Task>>,
-    /// Whether somebody carries one out. One at a time, so that the order stays.
-    running: bool,
-    /// Requests that nobody has waited for yet.
-    open: usize,
-    /// No more will come.
-    closed: bool,
-}
-
-impl State {
-    fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && !self.running
-    }
-}
-
-impl Queue {
-    fn new(core: &Arc<Core>) -> Result<Queue, CommError> {
-        let shared = Arc::<Shared>::default();
-        let (theirs, core) = (shared.clone(), core.clone());
-        let carry_on = move || theirs.run_until(&core, |state| state.closed && state.is_idle());
+impl Requests {
+    fn new(core: &Arc<Core>) -> Result<Requests, CommError> {
+        let queue = Arc::new(Queue::<Arc<Task>>::new());
+        let (theirs, core) = (queue.clone(), core.clone());
+        let carry_on = move || theirs.work_until(|task| task.run(&core), State::is_over);
         let thread = without_signals(|| std::thread::Builder::new().name("libcomm".into()).spawn(carry_on));
         let thread = thread.map_err(|cause| CommError::NoThread { why: cause.to_string() })?;
-        Ok(Queue { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Requests { queue, thread: Mutex::new(Some(thread)) })
     }
 
     /// Returns once all that was started is done.
     pub(super) fn drain(&self, core: &Core) {
-        self.shared.run_until(core, State::is_idle);
+        self.queue.work_until(|task| task.run(core), State::is_idle);
     }
 
-    /// The end of the queue: what was started is done. An error if nobody has waited for it.
+    /// The end: what was started is done. An error if nobody has waited for it.
     pub(super) fn close(&self, core: &Core) -> Result<(), CommError> {
         self.drain(core);
         self.end();
-        match self.shared.lock().open {
+        match self.queue.lock().unclaimed {
             0 => Ok(()),
-            open => {
-                let requests = if open == 1 { "1 request was" } else { &format!("{open} requests were") };
-                Err(CommError::invalid(Operation::Finalize, format!("{requests} never waited for")))
-            }
+            1 => Err(CommError::invalid(Operation::Finalize, "1 request was never waited for")),
+            open => Err(CommError::invalid(Operation::Finalize, format!("{open} requests were never waited for"))),
         }
     }
 
-    /// The end of a queue whose communicator is dropped: what is not done fails, here and for the peers.
+    /// The end where the communicator is dropped: what is not done fails, here and for the peers.
     pub(super) fn abandon(&self, core: &Core) {
-        if !self.shared.lock().is_idle() {
+        if !self.queue.lock().is_idle() {
             let error = CommError::Unusable { because: "it was dropped while a request was not done".into() };
             let job = &core.job;
             job.refuse_calls(|| error.to_string());
@@ -276,39 +250,9 @@ impl Queue {
     }
 
     fn end(&self) {
-        self.shared.lock().closed = true;
-        self.shared.changed.notify_all();
+        self.queue.close();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join(); // it catches what it runs
-        }
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, task: Arc<Task>) {
-        self.lock().waiting.push_back(task);
-        self.changed.notify_all();
-    }
-
-    /// Carries requests out, or waits while another thread does, until `done`.
-    fn run_until(&self, core: &Core, done: impl Fn(&State) -> bool) {
-        let mut state = self.lock();
-        while !done(&state) {
-            let next = if state.running { None } else { state.waiting.pop_front() };
-            let Some(task) = next else {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            state.running = true;
-            drop(state);
-            task.run(core);
-            state = self.lock();
-            state.running = false;
-            self.changed.notify_all();
         }
     }
 }

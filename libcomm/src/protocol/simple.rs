@@ -11,6 +11,8 @@
 
 use std::slice;
 
+use crate::choose::{Protocol, Ranks};
+use crate::domains::Domains;
 use crate::error::CommError;
 use crate::fault::{Fault, Kind, Stage};
 use crate::shm::View;
@@ -81,7 +83,14 @@ pub(crate) struct Steps<'a> {
     progress: &'a mut Progress,
     greeted: bool,
     verify: bool,
+    full: bool,
+    protocol: Option<Protocol>,
+    domains: Option<&'a Domains>,
     fault: Option<Fault>,
+    /// Reduced shares put so far in this call.
+    shares: u64,
+    /// Steps posted so far in this call.
+    steps: u64,
     faulty: bool,
     streaming: bool,
     /// Where a share is reduced to while checksums are on, so that they come from before the copy to the slot.
@@ -108,11 +117,32 @@ impl<'a> Steps<'a> {
             progress,
             greeted: false,
             verify: false,
+            full: false,
+            protocol: None,
+            domains: None,
             fault: None,
+            shares: 0,
+            steps: 0,
             faulty: false,
             streaming: false,
             scratch,
         }
+    }
+
+    /// Says what is forced, and which ranks are near each other.
+    pub(crate) fn choosing(mut self, protocol: Option<Protocol>, domains: Option<&'a Domains>) -> Steps<'a> {
+        (self.protocol, self.domains) = (protocol, domains);
+        self
+    }
+
+    /// The protocol that is forced, if one is.
+    pub(crate) fn protocol(&self) -> Option<Protocol> {
+        self.protocol
+    }
+
+    /// Groups of ranks that are near each other, where it pays to know.
+    pub(crate) fn domains(&self) -> Option<&'a Domains> {
+        self.domains
     }
 
     /// Says where buffers of `comm_alloc` are.
@@ -134,8 +164,9 @@ impl<'a> Steps<'a> {
     /// Turns checksums on, and a fault where there is one for this call.
     pub(crate) fn checking(mut self, verify: Verify, fault: Option<Fault>) -> Steps<'a> {
         self.verify = verify != Verify::Off;
-        let fault = fault.filter(|fault| fault.kind == Kind::Flip);
-        self.faulty = fault.is_some();
+        self.full = verify == Verify::Full;
+        let fault = fault.filter(|fault| matches!(fault.kind, Kind::Flip | Kind::Kill));
+        self.faulty = fault.is_some_and(|fault| fault.kind == Kind::Flip); // who ends takes the ways of all
         self.fault = fault.filter(|fault| fault.rank == self.rank() && fault.call == self.signature.number);
         self
     }
@@ -167,6 +198,11 @@ impl<'a> Steps<'a> {
         self.verify
     }
 
+    /// Whether results are recomputed.
+    pub(crate) fn recomputes(&self) -> bool {
+        self.full
+    }
+
     /// Whether the call's first step is over, so that all are known to make the same call.
     pub(crate) fn greeted(&self) -> bool {
         self.greeted
@@ -187,6 +223,9 @@ impl<'a> Steps<'a> {
 
     /// Waits until rank `reader` is done with what this rank's next slot held two steps ago.
     pub(crate) fn reclaim_from(&self, reader: u32) -> Result<(), CommError> {
+        if self.progress.posted == 0 {
+            return Ok(()); // the first step of a communicator that was split off
+        }
         let done = self.group.await_post(self.view(), self.waiter, reader, self.stamp());
         done.map_err(|stop| self.explain(stop))
     }
@@ -206,22 +245,26 @@ impl<'a> Steps<'a> {
         self.post_with(&[])
     }
 
-    /// The same with up to [`INLINE_BYTES`] of data that travel in the post; in the first step of a call only.
+    /// The same with up to [`INLINE_BYTES`] of data that travel in the post.
     pub(crate) fn post_with(&mut self, data: &[u8]) -> Result<(), CommError> {
         let view = self.view();
-        if !self.greeted {
-            // What this place carried before was read by all: it was the first step of an earlier call, two steps
-            // back or more, and whoever has posted a step after that has read it. All have, or we wait here.
+        if !self.greeted || !data.is_empty() {
+            // What this place carried before was read by all: it was a step two back or more, and whoever has posted a
+            // step after that has read it. All have, or we wait here.
             self.reclaim()?;
         }
+        if let Some(fault) = self.fault {
+            fault.maybe_kill(self.steps);
+        }
+        self.steps += 1;
         self.progress.posted += 1;
         let stamp = self.stamp();
         let post = self.group.post_of(view, self.rank(), stamp);
         if !self.greeted {
             post.kind.store(self.signature.kind_word(), Relaxed);
             post.count.store(self.signature.count, Relaxed);
-            store_inline(&post.inline, data);
         }
+        store_inline(&post.inline, data);
         view.announce(&post.stamp, self.waiter.me(), stamp);
         if self.group.member(self.rank()).is_some() {
             view.record_activity(self.waiter.me()); // no step of the job's own communicator shows it
@@ -229,7 +272,7 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// The data that `rank` sent in the post of the call's first step, which all are known to have posted.
+    /// The data that `rank` sent in the post of the last step, which all are known to have posted.
     pub(crate) fn inline_of(&self, rank: u32) -> &'a [AtomicU64; INLINE_WORDS] {
         &self.group.post_of(self.view(), rank, self.stamp()).inline
     }
@@ -329,6 +372,11 @@ impl<'a> Steps<'a> {
     /// `source` is readable for the piece, and the slot is reclaimed.
     pub(crate) unsafe fn put(&mut self, piece: Piece, source: *const u8) {
         debug_assert!(piece.offset + piece.bytes <= self.chunk_bytes());
+        if piece.region == Region::Reduced {
+            // SAFETY: a share that its rank has just reduced is in memory that it may write.
+            unsafe { self.maybe_damage(Stage::Reduction, self.shares, source.cast_mut(), piece.bytes) };
+            self.shares += 1;
+        }
         // SAFETY: the caller's.
         unsafe { self.fill(piece.region, piece.offset, source, piece.bytes) };
         if self.verify {
@@ -457,8 +505,24 @@ impl<'a> Steps<'a> {
         CommError::ChunkCorrupt { call: self.signature, from: me, to: me, chunk, sent, arrived }
     }
 
+    /// The error that says that this rank's result is not what all ranks' data gives.
+    pub(crate) fn result_is_wrong(&self, chunk: u64, element: u64, found: u64, wanted: u64) -> CommError {
+        let (call, rank) = (self.signature, self.in_segment(self.rank()));
+        CommError::ResultWrong { call, rank, chunk, element, found, wanted }
+    }
+
     fn explain(&self, stop: Stop) -> CommError {
         explain(self.view(), stop, Some(self.signature))
+    }
+}
+
+impl Ranks for Steps<'_> {
+    fn count(&self) -> u32 {
+        self.size()
+    }
+
+    fn has_domains(&self) -> bool {
+        self.domains.is_some()
     }
 }
 

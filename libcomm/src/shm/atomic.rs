@@ -6,13 +6,13 @@ pub use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst}
 use std::time::Duration;
 
 #[cfg(loom)]
-pub use loom::sync::Mutex;
-#[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
-#[cfg(not(loom))]
-pub use std::sync::Mutex;
+#[cfg(loom)]
+pub use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+#[cfg(not(loom))]
+pub use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// Sleeps while `word` is `value`, `limit` at most. May return early: the caller looks again.
 #[cfg(not(loom))]

@@ -92,6 +92,8 @@ pub struct Status {
     pub activity: AtomicU64,
     /// The generation whose communicator this rank dropped without leaving in order, 0 for none.
     pub dropped: AtomicU32,
+    /// The cache, NUMA node and package that its CPUs are in, each plus 1, 0 for unknown or several.
+    pub domains: [AtomicU32; 3],
 }
 
 /// One step as its rank announces it: a stamp, what was called, and payload that needs no slot.
@@ -124,7 +126,7 @@ pub struct Place {
 }
 
 /// Cells of a channel, from one rank to another.
-pub const CELLS: u64 = 8;
+pub const CELLS: u64 = if cfg!(loom) { 2 } else { 8 };
 /// From one cell to the next.
 pub const CELL_BYTES: usize = 32 * 1024;
 /// Data that one cell holds.

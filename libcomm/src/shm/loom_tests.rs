@@ -47,6 +47,7 @@ impl Words {
                 pid_namespace: long(),
                 activity: long(),
                 dropped: word(),
+                domains: [word(), word(), word()],
             },
             control: Control {
                 posts: std::array::from_fn(|_| Post { stamp: long(), kind: long(), count: long(), inline: longs() }),
@@ -305,5 +306,173 @@ fn loom_an_exchange_gives_every_blob_and_then_the_same_answer_to_all() {
         };
         exchange_twice(&words, 0);
         other.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_payload_in_a_post_is_that_of_its_step() {
+    model(3, || {
+        let words = Words::new(2);
+        let rank = |me: u32, words: &Words| {
+            let (view, waiter) = (words.view(), waiter(me));
+            for count in 1..=3 {
+                // As in `Steps::post_with`: all are known to have posted the step before.
+                view.post_of(me, step(count)).inline[0].store(10 * count + u64::from(me), Relaxed);
+                meet(view, &waiter, count).unwrap();
+                let theirs = view.post_of(1 - me, step(count)).inline[0].load(Relaxed);
+                assert_eq!(theirs, 10 * count + u64::from(1 - me));
+            }
+        };
+        let other = {
+            let words = words.clone();
+            thread::spawn(move || rank(1, &words))
+        };
+        rank(0, &words);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_payload_is_not_overwritten_where_steps_between_wait_for_one_rank_only() {
+    model(2, || {
+        let words = Words::new(2);
+        // A call whose second step only the root is awaited in, as a broadcast has it, and then the next call.
+        let rank = |me: u32, words: &Words| {
+            let (view, waiter) = (words.view(), waiter(me));
+            let payload = |count: u64, of: u32| 10 * count + u64::from(of);
+            for first in [1, 3] {
+                if first > 1 {
+                    view.await_all(&waiter, step(first - 1)).unwrap(); // reclaims the place
+                }
+                view.post_of(me, step(first)).inline[0].store(payload(first, me), Relaxed);
+                meet(view, &waiter, first).unwrap();
+                let theirs = view.post_of(1 - me, step(first)).inline[0].load(Relaxed);
+                assert_eq!(theirs, payload(first, 1 - me));
+                view.post(me, step(first + 1));
+                if me == 1 {
+                    view.await_post(&waiter, 0, step(first + 1)).unwrap();
+                }
+            }
+        };
+        let other = {
+            let words = words.clone();
+            thread::spawn(move || rank(1, &words))
+        };
+        rank(0, &words);
+        other.join().unwrap();
+    });
+}
+
+/// Zero copy: both say where their buffers are, reduce their share from both into both, and meet again.
+#[test]
+fn loom_zero_copy_touches_each_share_from_one_side_at_a_time() {
+    model(2, || {
+        let words = Words::new(2);
+        // By rank, then by share.
+        let cells = || -> Arc<Slots> { Arc::new(std::array::from_fn(|_| std::array::from_fn(|_| UnsafeCell::new(0)))) };
+        let (send, recv) = (cells(), cells());
+        let rank = |me: u32, words: &Words, send: &Slots, recv: &Slots| {
+            let waiter = waiter(me);
+            for round in 0..2u64 {
+                // The program writes what it sends, and may read its result, between calls.
+                (0..2).for_each(|share| put(send, me, share, 10 * round + u64::from(me)));
+                meet(words.view(), &waiter, 2 * round + 1).unwrap();
+                let share = u64::from(me);
+                let sum = take(send, 0, share) + take(send, 1, share);
+                (0..2).for_each(|of| put(recv, of, share, sum));
+                meet(words.view(), &waiter, 2 * round + 2).unwrap();
+                (0..2).for_each(|share| assert_eq!(take(recv, me, share), 20 * round + 1));
+            }
+        };
+        let other = {
+            let (words, send, recv) = (words.clone(), send.clone(), recv.clone());
+            thread::spawn(move || rank(1, &words, &send, &recv))
+        };
+        rank(0, &words, &send, &recv);
+        other.join().unwrap();
+    });
+}
+
+/// A channel: the cell's data, the stamp in it, and the word that says how much is taken.
+#[test]
+fn loom_a_channel_hands_each_piece_over_once() {
+    use crate::protocol::channel::must_be_taken;
+    model(3, || {
+        let words = Words::new(2);
+        let channel = Arc::new((slots(), std::array::from_fn::<_, { CELLS as usize }, _>(|_| long()), long()));
+        let receiver = {
+            let (words, channel) = (words.clone(), channel.clone());
+            thread::spawn(move || {
+                let (waiter, (cells, stamps, taken)) = (waiter(1), &*channel);
+                for number in 0..4 {
+                    let stamp = &stamps[(number % CELLS) as usize];
+                    waiter.wait(words.view(), 0, || step(number + 1).is_in(stamp)).unwrap();
+                    assert_eq!(take(cells, 0, number), number + 7);
+                    words.view().announce(taken, 1, step(number + 1));
+                }
+            })
+        };
+        let (waiter, (cells, stamps, taken)) = (waiter(0), &*channel);
+        for number in 0..4 {
+            if let Some(cells) = must_be_taken(number) {
+                waiter.wait(words.view(), 1, || step(cells).is_in(taken)).unwrap();
+            }
+            put(cells, 0, number, number + 7);
+            words.view().announce(&stamps[(number % CELLS) as usize], 0, step(number + 1));
+        }
+        receiver.join().unwrap();
+    });
+}
+
+/// Leaving a communicator that was split off: its page is given back after the next call on the one that was split, and
+/// nobody looks at it any more by then.
+#[test]
+fn loom_a_page_of_a_communicator_that_was_left_has_no_reader_when_it_is_given_back() {
+    model(3, || {
+        let words = Words::new(2);
+        let part = Arc::new((
+            std::array::from_fn::<_, 2, _>(|_| long()),
+            std::array::from_fn::<_, 2, _>(|_| UnsafeCell::new(0u64)),
+        ));
+        let rank = |me: u32, words: &Words, part: &([AtomicU64; 2], [UnsafeCell<u64>; 2])| {
+            let (view, waiter, (posts, pages)) = (words.view(), waiter(me), part);
+            let peer = 1 - me;
+            // The barrier of `finalize`, in the part.
+            view.announce(&posts[me as usize], me, step(1));
+            pages[peer as usize].with(|_| waiter.wait(view, peer, || step(1).is_in(&posts[peer as usize]))).unwrap();
+            // The next call on the one that was split, then the grave is cleared.
+            meet(view, &waiter, 1).unwrap();
+            pages[me as usize].with_mut(|_| ());
+        };
+        let other = {
+            let (words, part) = (words.clone(), part.clone());
+            thread::spawn(move || rank(1, &words, &part))
+        };
+        rank(0, &words, &part);
+        other.join().unwrap();
+    });
+}
+
+/// Two threads of rank 0 wait at once, for different ranks, and have one bell.
+#[test]
+fn loom_two_threads_of_a_rank_are_both_woken() {
+    model(2, || {
+        let words = Words::new(3);
+        let first = waiter(0);
+        let second = first.another();
+        let thread = {
+            let words = words.clone();
+            thread::spawn(move || words.view().await_post(&second, 2, step(1)).unwrap())
+        };
+        let peers = {
+            let words = words.clone();
+            thread::spawn(move || {
+                words.view().post(1, step(1));
+                words.view().post(2, step(1));
+            })
+        };
+        words.view().await_post(&first, 1, step(1)).unwrap();
+        thread.join().unwrap();
+        peers.join().unwrap();
     });
 }

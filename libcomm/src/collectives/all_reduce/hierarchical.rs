@@ -49,10 +49,10 @@ pub(super) unsafe fn run<T: Element>(
         let partial = Piece { region: Region::Reduced, offset: 0, bytes: ours.len() * size, index: steps.size() };
 
         // The slot was last read by the column, in the second step of the chunk before.
-        if chunk == 0 {
-            steps.reclaim()?;
+        match chunk {
+            0 => steps.reclaim()?,
+            _ => column.iter().try_for_each(|rank| steps.reclaim_from(*rank))?,
         }
-        column.iter().try_for_each(|rank| steps.reclaim_from(*rank))?;
         // SAFETY: shares lie inside the caller's buffer, and the slot is reclaimed.
         unsafe {
             for place in 0..ranks {

@@ -1,12 +1,15 @@
 //! AllReduce: everyone gets the reduction of all.
 
+mod hierarchical;
 mod inline;
+mod ll;
 mod one_shot;
 mod ring;
 mod two_shot;
 mod zero_copy;
 
-use crate::choose::{Algorithm, choose};
+use crate::choose::{Algorithm, Protocol, choose};
+use crate::collectives::recompute::{Kept, Part};
 use crate::element::Element;
 use crate::error::CommError;
 use crate::protocol::simple::{INLINE_BYTES, Steps};
@@ -35,6 +38,15 @@ pub(crate) unsafe fn run<T: Element>(
     // SAFETY: the caller's, passed on.
     unsafe {
         let bytes = count * size_of::<T>();
+        let protocol = steps.protocol();
+        if protocol == Some(Protocol::Ll) && !steps.verifies() && !steps.has_fault() {
+            return ll::run(steps, send, recv, count, op);
+        }
+        let algorithm = match protocol {
+            // Through slots, and not in the post or from where it lies.
+            Some(Protocol::Simple) => Some(choose(algorithm, &*steps, bytes, T::TYPE, op)),
+            _ => algorithm,
+        };
         let small = bytes <= INLINE_BYTES && steps.size() as usize <= inline::RANKS;
         if small && bytes != 0 && algorithm.is_none() && !steps.verifies() && !steps.has_fault() {
             return inline::run(steps, send, recv, count, op);
@@ -43,11 +55,17 @@ pub(crate) unsafe fn run<T: Element>(
         if may_skip && bytes >= zero_copy::LEAST_BYTES && zero_copy::run(steps, send, recv, count, op)? {
             return Ok(());
         }
-        match choose(algorithm, steps.size(), bytes, T::TYPE, op) {
+        let kept = Kept::of(steps, send, count);
+        match choose(algorithm, &*steps, bytes, T::TYPE, op) {
             Algorithm::OneShot => one_shot::run(steps, send, recv, count, op)?,
             Algorithm::TwoShot => two_shot::run(steps, send, recv, count, op)?,
             Algorithm::Ring => ring::run(steps, send, recv, count, op)?,
+            Algorithm::Hierarchical { .. } => match steps.domains() {
+                Some(domains) => hierarchical::run(steps, domains, send, recv, count, op)?,
+                None => two_shot::run(steps, send, recv, count, op)?,
+            },
         }
-        steps.compare_results(recv.cast(), count * size_of::<T>())
+        steps.compare_results(recv.cast(), count * size_of::<T>())?;
+        kept.check(steps, op, Part { elements: 0..count, result: recv, ranks: steps.size() })
     }
 }
