@@ -138,6 +138,27 @@ fn messages_and_collectives_mix_in_any_order() {
 }
 
 #[test]
+fn the_first_message_may_come_while_another_thread_is_in_a_collective() {
+    ranks(2, |comm| {
+        let (comm, me) = (&comm, comm.rank());
+        std::thread::scope(|scope| {
+            // Rank 0 is in the barrier until rank 1 has its message.
+            let barrier = scope.spawn(move || {
+                if me == 1 {
+                    comm.recv(&mut [0u8; 3], 0, 0).unwrap();
+                }
+                comm.barrier().unwrap();
+            });
+            if me == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+                comm.send(&[7u8; 3], 1, 0).unwrap();
+            }
+            barrier.join().unwrap();
+        });
+    });
+}
+
+#[test]
 fn a_thread_that_waits_for_a_message_stops_no_other_call() {
     ranks(2, |comm| {
         let (comm, me) = (&comm, comm.rank());

@@ -1,4 +1,5 @@
-//! Random collectives on random numbers of ranks, with ranks that come late, each result compared with the reference.
+//! Random calls on random numbers of ranks (collectives, messages, parts, requests), with ranks that come late; each result is
+//! compared with the reference.
 //!
 //! `cargo test -p libcomm --release --test soak -- --ignored --nocapture` runs for ten minutes, or for
 //! `LIBCOMM_SOAK_S` seconds; `LIBCOMM_SOAK_SEED` repeats a run.
@@ -44,7 +45,7 @@ fn one_call(comm: &Comm, random: &mut Random) {
     } as usize;
     let root = random.below(u64::from(ranks)) as usize;
     let op = [Op::Sum, Op::Max, Op::BitXor, Op::Avg][random.below(4) as usize];
-    let (which, seed) = (random.below(9), random.next());
+    let (which, seed) = (random.below(12), random.next());
     // One rank is late now and then.
     let late = random.below(40);
     if late as usize == me {
@@ -96,6 +97,24 @@ fn one_call(comm: &Comm, random: &mut Random) {
             let wanted = if me == root { reference::all_reduce(&all, op) } else { vec![0; count] };
             (recv, wanted)
         }
+        8 => {
+            let (to, from) = ((comm.rank() + 1) % ranks, (comm.rank() + ranks - 1) % ranks);
+            comm.send_recv(&all[me], to, &mut recv, from, which as u32).unwrap();
+            (recv, all[from as usize].clone())
+        }
+        9 => {
+            let part = comm.split(Some(comm.rank() % 2), root as i32).unwrap().unwrap();
+            part.all_reduce(&all[me], &mut recv, op).unwrap();
+            part.finalize().unwrap();
+            let members: Vec<_> = all.iter().skip(me % 2).step_by(2).cloned().collect();
+            (recv, reference::all_reduce(&members, op))
+        }
+        10 => {
+            let first = comm.start_all_reduce(all[me].clone(), op).unwrap();
+            let second = comm.start_all_reduce(all[me].clone(), Op::Max).unwrap();
+            assert_eq!(second.wait().unwrap(), reference::all_reduce(&all, Op::Max));
+            (first.wait().unwrap(), reference::all_reduce(&all, op))
+        }
         _ => {
             comm.barrier().unwrap();
             (vec![], vec![])
@@ -111,7 +130,8 @@ fn soak(limit: Duration, seed: u64) {
     while began.elapsed() < limit {
         let (ranks, seed) = (1 + jobs.below(8) as u32, jobs.next());
         let chunk = [1024, 4096, 256 * 1024][jobs.below(3) as usize];
-        let algorithm = [None, Some(Algorithm::Ring), Some(Algorithm::TwoShot)][jobs.below(3) as usize];
+        let forced = [Algorithm::Ring, Algorithm::TwoShot, Algorithm::Hierarchical { group: 2 }];
+        let algorithm = forced.get(jobs.below(4) as usize).copied();
         println!("{ranks} ranks, chunks of {chunk}, {algorithm:?}, seed {seed}");
         ranks_with(
             ranks,

@@ -28,6 +28,8 @@ pub(super) struct Core {
     /// Groups of ranks that are near each other, where that is asked for or pays.
     domains: Option<Domains>,
     calls: Mutex<Calls>,
+    /// What new waiters are made from, also while a call has its own.
+    spare: Mutex<Waiter>,
     /// Made by the first message.
     pub(super) channels: OnceLock<Channels>,
     /// What communicators split off this one have left behind.
@@ -57,6 +59,7 @@ impl Core {
 
     fn new(job: Arc<Job>, id: u32, group: Group, origin: Option<Origin>, waiter: Waiter, progress: Progress) -> Core {
         let domains = domains_of(&job, &group);
+        let spare = Mutex::new(waiter.another());
         Core {
             job,
             id,
@@ -64,6 +67,7 @@ impl Core {
             origin,
             domains,
             calls: Mutex::new(Calls { waiter, progress, number: 0 }),
+            spare,
             channels: OnceLock::new(),
             graves: Arc::default(),
             left: AtomicBool::new(false),
@@ -77,7 +81,7 @@ impl Core {
 
     /// A waiter for calls that may wait beside others.
     pub(super) fn waiter(&self) -> Waiter {
-        self.lock().waiter.another()
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).another()
     }
 
     /// One collective call, in turn.

@@ -269,7 +269,7 @@ impl Core {
         };
         let result = self.job.perform(&end.waiter, signature, || {
             // SAFETY: the caller's buffers; the locks make this the only sender and the only receiver.
-            unsafe { peers.drive(&end.waiter, signature, sending.as_mut(), receiving.as_mut()) }.map_err(|trouble| {
+            unsafe { peers.drive(&end.waiter, sending.as_mut(), receiving.as_mut()) }.map_err(|trouble| {
                 let number = into.as_ref().map_or(0, |(_, end, _)| end.messages + 1);
                 peers.explain(trouble, signature, into.as_ref().map(|(message, ..)| *message), number)
             })
@@ -319,7 +319,6 @@ impl Peers<'_> {
     unsafe fn drive(
         &self,
         waiter: &Waiter,
-        _signature: Signature,
         mut sending: Option<&mut Sending<'_>>,
         mut receiving: Option<&mut Receiving<'_>>,
     ) -> Result<(), Trouble> {
@@ -359,7 +358,7 @@ impl Peers<'_> {
             let in_segment = whom.map(|rank| self.core.group.in_segment(rank));
             waiter.wait_for_either(cells.view, in_segment, || ready() || left().is_some()).map_err(Trouble::Stop)?;
             if let Some(rank) = left().filter(|_| !ready()) {
-                return Err(Trouble::Stop(Stop::Left { rank: self.core.group.in_segment(rank) }));
+                return Err(Trouble::Stop(self.core.group.why_left(cells.view, waiter, rank)));
             }
         }
     }

@@ -109,8 +109,13 @@ impl Group {
         waiter.wait(view, whom, || stamp.is_in(&post.stamp) || self.has_dropped(rank))?;
         match stamp.is_in(&post.stamp) {
             true => Ok(()), // it came before the end did
-            false => Err(Stop::Left { rank: whom }),
+            false => Err(self.why_left(view, waiter, rank)),
         }
+    }
+
+    /// Why a member that has dropped the communicator will not come: what made it do so, if that concerns all, goes first.
+    pub(crate) fn why_left(&self, view: View<'_>, waiter: &Waiter, rank: u32) -> Stop {
+        waiter.trouble(view, waiter.me()).unwrap_or(Stop::Left { rank: self.in_segment(rank) })
     }
 
     /// Waits until all have.
