@@ -442,7 +442,9 @@ impl<'a> Steps<'a> {
     /// # Safety
     /// `data` is writable for `bytes` bytes.
     pub(crate) unsafe fn maybe_damage(&self, stage: Stage, chunk: u64, data: *mut u8, bytes: usize) {
-        if let Some(fault) = self.fault.filter(|fault| fault.stage == stage && fault.chunk == chunk) {
+        if let Some(fault) =
+            self.fault.filter(|fault| fault.kind == Kind::Flip && fault.stage == stage && fault.chunk == chunk)
+        {
             // SAFETY: the caller's.
             fault.strike(unsafe { slice::from_raw_parts_mut(data, bytes) });
         }
