@@ -1,15 +1,19 @@
 //! Starts one rank: everything between "not yet a process" and its own `main`.
 //!
-//! The child is made with `CLONE_VM | CLONE_VFORK | CLONE_PIDFD`: it borrows rankd's memory until it execs, so
-//! nothing is copied, a failure comes back through plain memory, and the pidfd names exactly this process.
-//! rankd stands still meanwhile. In return the code that runs in the child (`become_rank`) may only make
-//! system calls and write to the `Setup` it was given: no allocation, no lock, no panic.
+//! The child is made with `CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PIDFD`: it borrows rankd's memory and its table of
+//! descriptors until it execs, so nothing is copied, a failure comes back through plain memory, and the pidfd names
+//! exactly this process. rankd stands still meanwhile. In return the code that runs in the child (`become_rank`) may only
+//! make system calls and write to the `Setup` it was given: no allocation, no lock, no panic. It leaves the shared table
+//! by `close_range(…, CLOSE_RANGE_UNSHARE)`, which copies just the few descriptors that the rank keeps; what it did to
+//! 0, 1 and 2 before that, `Spawner::spawn` undoes.
 //!
 //! What was tried (256 × `/bin/true`, 2 cores, median of 7, rankd's spawn loop alone): fork + exec 161 ms,
 //! `posix_spawn` without death signal or affinity 110 ms, this 112 ms.
 
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
@@ -99,9 +103,11 @@ pub enum Step {
 
 /// Lives as long as the spawning process: what all children share.
 pub struct Spawner {
-    stack: Vec<u8>,
+    stack: Box<[MaybeUninit<u8>]>,
     ignored: Vec<c_int>,
     own_pid: i32,
+    /// What rankd's own 0, 1 and 2 are; without it the table is not shared.
+    null: Option<File>,
 }
 
 /// What the child reads, and the two words it writes when it fails. Lives on rankd's stack while rankd waits.
@@ -124,7 +130,8 @@ struct Setup {
     failed_errno: c_int,
 }
 
-const STACK_BYTES: usize = 64 << 10;
+/// `become_rank` needs less than 4 KiB; memory that is not touched costs nothing.
+const STACK_BYTES: usize = 32 << 10;
 /// Linux can be built for 1024 NUMA nodes.
 const NODE_WORDS: usize = 1024 / 64;
 /// As many CPUs as are compared after they were set; a machine with more is believed.
@@ -137,7 +144,12 @@ impl Spawner {
     /// (`nohup`) is meant to be.
     pub fn new() -> Spawner {
         let ignored = (1..libc::SIGRTMAX()).filter(|&signal| signal != libc::SIGHUP && is_ignored(signal)).collect();
-        Spawner { stack: vec![0; STACK_BYTES], ignored, own_pid: rustix::process::getpid().as_raw_nonzero().get() }
+        Spawner {
+            stack: Box::new_uninit_slice(STACK_BYTES),
+            ignored,
+            own_pid: rustix::process::getpid().as_raw_nonzero().get(),
+            null: File::options().read(true).write(true).open("/dev/null").ok(),
+        }
     }
 
     /// Starts `request`; returns once the new program runs, or with the step that failed.
@@ -163,15 +175,17 @@ impl Spawner {
             failed_errno: 0,
         };
         let mut pidfd: RawFd = -1;
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+        let shared = if self.null.is_some() { libc::CLONE_FILES } else { 0 };
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | shared | libc::CLONE_PIDFD | libc::SIGCHLD;
         // SAFETY: the stack is ours, large enough for `become_rank` and unused until the child has gone from it
         // (CLONE_VFORK: this call returns only after exec or exit). `setup` and all it points to outlive the call.
         // All signals are blocked in rankd, so no handler runs on the borrowed memory.
         let pid = unsafe {
-            let top = self.stack.as_mut_ptr().add(STACK_BYTES);
+            let top = self.stack.as_mut_ptr().cast::<u8>().add(STACK_BYTES);
             let top = top.sub(top as usize % 16).cast::<c_void>();
             libc::clone(become_rank, top, flags, ptr::from_mut(&mut setup).cast(), &mut pidfd)
         };
+        self.take_back_stdio();
         if pid < 0 {
             return Err(SpawnError { step: Step::Clone, cause: io::Error::last_os_error() });
         }
@@ -186,6 +200,16 @@ impl Spawner {
             return Err(SpawnError { step: Step::from_number(step), cause: io::Error::from_raw_os_error(errno) });
         }
         Ok(Child { pid, pidfd })
+    }
+
+    /// The child put its own ends of pipes over 0, 1 and 2 in the table that it shared with us; as long as we held one,
+    /// nobody would see the end of that rank's output.
+    fn take_back_stdio(&self) {
+        let Some(null) = &self.null else { return };
+        for target in 0..3 {
+            // SAFETY: both are open; 0, 1 and 2 are owned by nobody in rankd.
+            unsafe { libc::dup2(null.as_raw_fd(), target) };
+        }
     }
 }
 
@@ -265,8 +289,7 @@ unsafe fn prepare(setup: &Setup) -> Step {
                 return Step::Descriptors;
             }
         }
-        // Marked, not closed: `execve` closes them, and until then a failure can still be told.
-        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        keep_descriptors(setup.inherited);
         if setup.inherited >= 0 && libc::fcntl(setup.inherited, libc::F_SETFD, 0) < 0 {
             return Step::Descriptors;
         }
@@ -290,6 +313,22 @@ unsafe fn prepare(setup: &Setup) -> Step {
         libc::setrlimit(libc::RLIMIT_NOFILE, &setup.open_files);
         libc::execve(setup.path, setup.argv, setup.envp);
         Step::Exec
+    }
+}
+
+/// A table of descriptors of one's own with 0, 1, 2 and `inherited`: the kernel copies those up to the first that is to
+/// be closed, and rankd makes the segment before anything else, so that its number is the lowest.
+///
+/// Where the call is not allowed, `execve` closes the others: rankd has none that is not close-on-exec.
+///
+/// SAFETY: see `become_rank`.
+unsafe fn keep_descriptors(inherited: RawFd) {
+    let first = inherited.max(2) as u32 + 1;
+    // SAFETY: closes descriptors of this process only, which has left rankd's table by then.
+    unsafe {
+        if libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_UNSHARE) == 0 && first > 4 {
+            libc::syscall(libc::SYS_close_range, 3u32, first - 2, 0);
+        }
     }
 }
 

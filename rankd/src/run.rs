@@ -114,6 +114,10 @@ struct Rankd {
 
 impl Rankd {
     fn new(plan: NodePlan, control: OwnedFd, cgroup: Option<JobCgroup>, keeper_pid: i32) -> io::Result<Rankd> {
+        let local_size = u32::try_from(plan.ranks.len()).unwrap_or(u32::MAX);
+        // First, so that it gets the lowest free number: see `child::keep_descriptors`.
+        let segment =
+            JobSegment::create(&plan.job_id, plan.world_size, local_size).map_err(|error| log::warn!("{error}")).ok();
         let mask: SigSet =
             [NixSignal::SIGCHLD, NixSignal::SIGTERM, NixSignal::SIGINT, NixSignal::SIGHUP, NixSignal::SIGQUIT]
                 .into_iter()
@@ -125,9 +129,6 @@ impl Rankd {
         let keeper = Pid::from_raw(keeper_pid)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
             .filter(|_| parent_pid() == keeper_pid);
-        let local_size = u32::try_from(plan.ranks.len()).unwrap_or(u32::MAX);
-        let segment =
-            JobSegment::create(&plan.job_id, plan.world_size, local_size).map_err(|error| log::warn!("{error}")).ok();
         let join =
             segment.as_ref().and_then(|_| JoinServer::bind(&plan.job_id, rustix::process::getuid().as_raw()).ok());
         add(&epoll, control.as_fd(), token::CONTROL)?;

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::link::{self, Busy};
 use super::{Examination, errors};
+use crate::real::pow;
 use crate::topology::{Gpu, Machine, gpu_name};
 
 /// Below this, a link is avoided where there is another way.
@@ -100,7 +101,7 @@ fn health(machine: &Machine, gpu: &Gpu, rates: Option<(f64, u64)>) -> Option<Hea
     let full = now.speed.is_some() && now.speed >= best.max_speed && best.max_speed.is_some();
     let speed = now.speed.zip(best.max_speed).filter(|_| works || full).map(|(now, best)| {
         let generation = |speed: crate::topology::Speed| f64::from(speed.generation().unwrap_or(1));
-        (2f64.powf(generation(now) - generation(best))).min(1.0)
+        pow(2.0, generation(now) - generation(best)).min(1.0)
     });
     let own = gpu_name(gpu.index);
     let slowest = machine

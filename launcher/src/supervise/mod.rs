@@ -228,7 +228,8 @@ impl Supervisor<'_> {
     }
 
     fn read_node(&mut self, state: &mut JobState) {
-        let mut buffer = [0u8; 64 << 10];
+        // Small on purpose: each page of it that a fork has shared would be copied at the first read.
+        let mut buffer = [0u8; 4 << 10];
         let ended = loop {
             match rustix::io::read(&self.node.control, &mut buffer) {
                 Ok(0) => break true,

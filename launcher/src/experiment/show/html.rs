@@ -6,6 +6,7 @@ use crate::experiment::journal::{Results, State, Trial};
 use crate::experiment::matrix::Variant;
 use crate::experiment::stats::compare::{Comparison, LEVEL};
 use crate::experiment::summary::{Against, Summary, marks_of};
+use crate::real::ln;
 
 use super::csv::state;
 use super::figure;
@@ -174,7 +175,7 @@ fn reach(all: &[Against]) -> f64 {
         }
         _ => None,
     });
-    ends.flatten().map(|end| end.ln().abs()).filter(|end| end.is_finite()).fold(0.02, f64::max)
+    ends.flatten().map(|end| ln(end).abs()).filter(|end| end.is_finite()).fold(0.02, f64::max)
 }
 
 /// The interval as a bar around a line at 1.
@@ -183,7 +184,7 @@ fn bar(comparison: &Comparison, reach: f64) -> String {
     else {
         return String::new();
     };
-    let at = |ratio: f64| 70.0 + 64.0 * (ratio.ln() / reach).clamp(-1.0, 1.0);
+    let at = |ratio: f64| 70.0 + 64.0 * (ln(ratio) / reach).clamp(-1.0, 1.0);
     format!(
         "<svg width=\"140\" height=\"16\" class=\"bar\"><path d=\"M70 0v16\"/><rect x=\"{:.1}\" y=\"5\" width=\"{:.1}\" height=\"6\" rx=\"2\"/><circle cx=\"{:.1}\" cy=\"8\" r=\"3.5\"/></svg>",
         at(interval.low),

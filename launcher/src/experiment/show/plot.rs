@@ -9,6 +9,7 @@ use crate::experiment::stats::describe::{self, median_of_sorted};
 use crate::experiment::stats::rng::Rng;
 use crate::experiment::stats::warnings::short;
 use crate::experiment::summary::{Row, Summary};
+use crate::real::{exp, ln, log10, pow};
 
 use super::{figure, order_of_values};
 
@@ -77,7 +78,7 @@ impl Scale {
         let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let log = low > 0.0 && high / low >= 8.0;
         if log {
-            return Scale { low: low.ln(), high: high.ln(), from, to, log };
+            return Scale { low: ln(low), high: ln(high), from, to, log };
         }
         // A linear axis leaves a little room, and has a length even for one value.
         let room = if high > low { (high - low) * 0.05 } else { high.abs().max(1.0) * 0.05 };
@@ -86,7 +87,7 @@ impl Scale {
     }
 
     fn at(&self, value: f64) -> f64 {
-        let value = if self.log { value.ln() } else { value };
+        let value = if self.log { ln(value) } else { value };
         let part = if self.high > self.low { (value - self.low) / (self.high - self.low) } else { 0.5 };
         self.from + part * (self.to - self.from)
     }
@@ -94,8 +95,8 @@ impl Scale {
     /// Round values between the ends.
     fn ticks(&self) -> Vec<f64> {
         if self.log {
-            let (low, high) = (self.low.exp(), self.high.exp());
-            let decades = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
+            let (low, high) = (exp(self.low), exp(self.high));
+            let decades = (log10(low).floor() as i32)..=(log10(high).ceil() as i32);
             let steps: &[f64] = if high / low > 1e3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
             return decades
                 .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)))
@@ -103,7 +104,7 @@ impl Scale {
                 .collect();
         }
         let rough = (self.high - self.low) / 5.0;
-        let power = 10f64.powf(rough.log10().floor());
+        let power = pow(10.0, log10(rough).floor());
         let step = [1.0, 2.0, 5.0, 10.0].iter().map(|step| step * power).find(|step| *step >= rough).unwrap_or(rough);
         let first = (self.low / step).ceil() as i64;
         (first..).map(|index| index as f64 * step).take_while(|tick| *tick <= self.high).take(20).collect()

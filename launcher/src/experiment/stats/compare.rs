@@ -7,6 +7,7 @@
 use serde::Serialize;
 
 use super::describe::Interval;
+use crate::real::{exp, ln};
 
 /// How often a comparison of two equal variants may say "different": 3 of 100 times.
 pub const LEVEL: f64 = 0.97;
@@ -43,13 +44,13 @@ pub fn compare(first: &[f64], second: &[f64]) -> Comparison {
         return Comparison::NotPositive;
     }
     let Some(outside) = outside(first.len(), second.len()) else { return Comparison::TooFew };
-    let logs = |values: &[f64]| values.iter().map(|value| value.ln()).collect::<Vec<f64>>();
+    let logs = |values: &[f64]| values.iter().map(|value| ln(*value)).collect::<Vec<f64>>();
     let (first, second) = (logs(first), logs(second));
     let mut differences: Vec<f64> = second.iter().flat_map(|b| first.iter().map(move |a| b - a)).collect();
     let last = differences.len() - 1;
     let mut ordered = |place: usize| *differences.select_nth_unstable_by(place, f64::total_cmp).1;
-    let interval = Interval { low: ordered(outside).exp(), high: ordered(last - outside).exp() };
-    let ratio = ((ordered(last / 2) + ordered(last.div_ceil(2))) / 2.0).exp();
+    let interval = Interval { low: exp(ordered(outside)), high: exp(ordered(last - outside)) };
+    let ratio = exp((ordered(last / 2) + ordered(last.div_ceil(2))) / 2.0);
     match interval.holds(1.0) {
         true => Comparison::NoDifferenceSeen { ratio, interval },
         false => Comparison::Different { ratio, interval },
@@ -185,7 +186,7 @@ mod tests {
         assert!(found >= 0.9);
         for count in [4, 5, 8, 15, 30, 50, 250] {
             let normal = seen(2_000, count, 1.0, five_percent);
-            let heavy = seen(2_000, count, 1.0, |rng| (0.05 * heavy_tail(rng)).exp());
+            let heavy = seen(2_000, count, 1.0, |rng| exp(0.05 * heavy_tail(rng)));
             println!(
                 "A/A, {count} trials of each: \"different\" in {:.2} % (normal) and {:.2} % (heavy tail) of 2000",
                 100.0 * normal,

@@ -43,16 +43,17 @@ pub(crate) mod noise {
     //! Draws from distributions that tests know the truth about.
 
     use super::Rng;
+    use crate::real::{cos, ln};
 
     /// Mean 0, deviation 1.
     pub fn normal(rng: &mut Rng) -> f64 {
-        let radius = (-2.0 * (1.0 - rng.unit()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * rng.unit()).cos()
+        let radius = (-2.0 * ln(1.0 - rng.unit())).sqrt();
+        radius * cos(std::f64::consts::TAU * rng.unit())
     }
 
     /// Student's t with 2 degrees of freedom: median 0, so heavy a tail that it has no variance.
     pub fn heavy_tail(rng: &mut Rng) -> f64 {
-        normal(rng) / (-(1.0 - rng.unit()).ln()).sqrt()
+        normal(rng) / (-ln(1.0 - rng.unit())).sqrt()
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::describe::{mad, median, sorted};
+use crate::real::log10;
 
 /// A doubt about figures, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -192,7 +193,7 @@ pub fn short(figure: f64) -> String {
     if figure == 0.0 || !figure.is_finite() {
         return format!("{figure}");
     }
-    let digits = 3 - figure.abs().log10().floor() as i32;
+    let digits = 3 - log10(figure.abs()).floor() as i32;
     if (-2..=8).contains(&digits) { format!("{figure:.*}", digits.max(0) as usize) } else { format!("{figure:.3e}") }
 }
 
