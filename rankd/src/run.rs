@@ -189,6 +189,8 @@ impl Rankd {
             remove_cgroup(self.cgroup.take());
         }
         self.control.flush_blocking();
+        // This process ends now, and the kernel closes all descriptors at once.
+        std::mem::forget(self);
         code
     }
 

@@ -33,6 +33,8 @@ const PROMPT: Duration = Duration::from_millis(100);
 const READ: usize = 256 << 10;
 /// A read of at least this much means a full pipe of the default size.
 const FULL: usize = 64 << 10;
+/// For so long the ends of streams are gathered.
+const ENDS_GATHER: Duration = Duration::from_micros(500);
 /// Messages of prun's own that wait for a stuck stderr; more are dropped.
 const NOTES: usize = 1 << 20;
 
@@ -256,7 +258,7 @@ impl Running {
                     break;
                 }
             }
-            let mut read = 0;
+            let (mut read, open) = (0, self.open);
             for event in &events {
                 match event.data.u64() {
                     CONTROL => self.take_orders(),
@@ -264,6 +266,9 @@ impl Running {
                 }
             }
             self.on_time();
+            if self.open < open && self.open > 0 && read == 0 {
+                self.let_others_end();
+            }
             pace.after_round(read);
         }
         // What was said between the last look and now.
@@ -274,6 +279,13 @@ impl Running {
             self.end.mid_line = self.carrier.mixer.sinks()[sink].mid_line;
         }
         self.end
+    }
+
+    /// Ranks that end one after another would wake us twice each, on a CPU that others of them need to start: ends are
+    /// gathered for a moment, which an order cuts short. 64 × `/bin/true`: 29.2 ms before, see `tests/peers/launch.py`.
+    fn let_others_end(&self) {
+        let moment = Timespec { tv_sec: 0, tv_nsec: ENDS_GATHER.subsec_nanos().into() };
+        let _ = poll(&mut [PollFd::new(&self.carrier.control.wake, PollFlags::IN)], Some(&moment));
     }
 
     fn take_orders(&mut self) {
