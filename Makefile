@@ -7,7 +7,8 @@ RELEASE = $(TARGET)/release
 .PHONY: ptx ptx-check demo build test lint unit loom e2e bench soak simulate fuzz packages install clean
 
 # The main job: four processes train one network, gradients averaged through shared memory.
-demo: build
+demo:
+	$(CARGO) build --release -p launcher -p examples --bin prun --bin train
 	$(RELEASE)/prun -n 4 $(RELEASE)/train
 
 build:
