@@ -8,9 +8,13 @@ moment of the machine falls on all of them. Prints median and minimum, and wheth
   n >= 64   prun at most 1.1 x spawn_wait, and at least 1.2 x faster than Hydra
 """
 
+import os
+import random
+import signal
 import statistics
 import sys
 import tempfile
+import time
 
 sys.dont_write_bytecode = True
 import peers  # noqa: E402
@@ -28,28 +32,59 @@ def command(launcher, ranks, built):
     return launcher.command(ranks, ["/bin/true"])
 
 
+def tried(argv):
+    """None if the command ends well and leaves nothing behind, else what is wrong with it. Not timed."""
+    with peers.Job(argv, stdout="discard") as job:
+        if job.wait(LIMIT_S) is None:
+            return f"> {LIMIT_S} s", None
+        complaint = (job.stderr().decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+    if job.code != 0:
+        return f"exit {job.code}", complaint
+    return (f"left {job.left}", f"it left {job.left} processes behind") if job.left else None
+
+
+def timed(argv, environment, null):
+    """Seconds from just before the command's start to its end, and whether it ended well. Nothing but the two system
+    calls is between; a watcher with a clock is there for a command that hangs."""
+    actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in range(3)]
+    began = time.perf_counter()
+    pid = os.posix_spawnp(argv[0], argv, environment, file_actions=actions)
+    signal.alarm(LIMIT_S)
+    try:
+        _, status = os.waitpid(pid, 0)
+        return time.perf_counter() - began, status == 0
+    except TimeoutError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return None, False
+    finally:
+        signal.alarm(0)
+
+
 def measure(launchers, ranks, rounds, built):
     """Milliseconds of each round by launcher. One that does not end, or fails, is not asked again at this size."""
     samples = {launcher.key: [] for launcher in launchers}
     broken = {}
-    for turn in range(rounds + 1):  # the first turn warms the caches and is not counted
-        for launcher in launchers:
-            if launcher.key in broken:
-                continue
-            peers.progress(f"n = {ranks}, round {turn} of {rounds}: {launcher.title}")
-            with peers.Job(command(launcher, ranks, built), stdout="discard") as job:
-                seconds = job.wait(LIMIT_S)
-                complaint = job.stderr().decode(errors="replace").strip() if job.code else ""
-            if seconds is None:
-                broken[launcher.key] = f"> {LIMIT_S} s"
-            elif job.code != 0:
-                broken[launcher.key] = f"exit {job.code}"
-                print(f"note: {launcher.title} failed at n = {ranks}: {(complaint.splitlines() or ['no message'])[-1]}")
-            elif job.left:
-                broken[launcher.key] = f"left {job.left}"
-                print(f"note: {launcher.title} left {job.left} processes behind at n = {ranks}")
-            elif turn > 0:
-                samples[launcher.key].append(seconds * 1000)
+    order = random.Random(ranks)
+    environment = peers.clean_environment()
+    with open(os.devnull, "r+b") as null:
+        for turn in range(rounds + 1):  # the first turn warms the caches, looks whether all is well, and is not counted
+            # In a new order each time, so that nobody always runs on the caches that one and the same other has left.
+            for launcher in order.sample(launchers, len(launchers)):
+                if launcher.key in broken:
+                    continue
+                peers.progress(f"n = {ranks}, round {turn} of {rounds}: {launcher.title}")
+                argv = command(launcher, ranks, built)
+                if turn == 0:
+                    if wrong := tried(argv):
+                        broken[launcher.key], complaint = wrong
+                        print(f"note: {launcher.title} at n = {ranks}: {complaint or wrong[0]}")
+                    continue
+                seconds, well = timed(argv, environment, null.fileno())
+                if well:
+                    samples[launcher.key].append(seconds * 1000)
+                else:
+                    broken[launcher.key] = f"> {LIMIT_S} s" if seconds is None else "failed"
     peers.progress("")
     return samples, broken
 
@@ -74,7 +109,12 @@ def judge(ranks, median):
     return goals
 
 
+def on_alarm(_number, _frame):
+    raise TimeoutError
+
+
 def main():
+    signal.signal(signal.SIGALRM, on_alarm)
     parser = peers.arguments(__doc__)
     parser.add_argument("-n", dest="sizes", metavar="N", type=int, action="append",
                         help="rank count, may be given again (2 4 16 64 256)")

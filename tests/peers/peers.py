@@ -177,6 +177,13 @@ class Feed(threading.Thread):
             pass
 
 
+def clean_environment():
+    """Our own without the variables of a launcher that we may run under; what Open MPI needs as root is in it."""
+    return {name: value for name, value in os.environ.items()
+            if not name.startswith(("PRUN_", "PMI_", "PMIX_", "HYDRA_", "SLURM_"))
+            and (not name.startswith("OMPI_") or name.startswith("OMPI_ALLOW_RUN_AS_ROOT"))}
+
+
 class Job:
     """One command in a session of its own, with a scratch directory that is also its temporary directory.
 
@@ -199,8 +206,7 @@ class Job:
         self.left = None
         self.feed = self.output = self.errors = None
         collect = {"collect": subprocess.PIPE, "discard": subprocess.DEVNULL}
-        kept = {name: value for name, value in os.environ.items()
-                if not name.startswith(("PRUN_", "OMPI_", "PMI_", "PMIX_", "HYDRA_", "SLURM_"))}
+        kept = clean_environment()
         kept.update({MARKER: self.marker, SCRATCH: str(self.scratch), "TMPDIR": str(self.temporary)})
         kept.update(environment or {})
         try:
