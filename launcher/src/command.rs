@@ -14,6 +14,7 @@ use crate::job::file::KEYS;
 use crate::job::merge::Request;
 use crate::job::{self, Job, Part};
 use crate::machine::args::{DoctorArgs, PlanArgs, TopoArgs};
+use crate::plain;
 use crate::refused::Refused;
 use crate::selftest::args::SelftestArgs;
 use crate::surface::{compiler, completions, help, man, signals};
@@ -121,7 +122,7 @@ fn word<T: CommandFactory + FromArgMatches>(
 }
 
 fn run(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Result<Command, Refused> {
-    let args = match parsed::<Args>(&arguments) {
+    let args = match plain::read(&arguments).map_or_else(|| parsed::<Args>(&arguments), Ok) {
         Ok(args) => args,
         Err(error) => match spelt_as_mpirun_does(&arguments, &error) {
             Some(corrected) => return run(corrected, inherited),

@@ -17,6 +17,7 @@ pub mod machine;
 pub mod output;
 pub(crate) mod own_job;
 pub mod placement;
+pub(crate) mod plain;
 pub(crate) mod real;
 pub mod refused;
 pub mod report;
