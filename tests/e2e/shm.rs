@@ -239,13 +239,12 @@ fn two_jobs_in_pid_namespaces_of_their_own_do_not_meet() {
     let (first, second) = (start(), start());
     first.expect_output("ready", 2);
     second.expect_output("ready", 2);
-    // The same numbers on both sides, as each sees them.
-    let inner = |job: &Running| {
-        let mut pids: Vec<String> = job.output_so_far().lines().map(str::to_owned).collect();
-        pids.sort();
-        pids
-    };
-    assert_eq!(inner(&first), inner(&second));
+    // The same few numbers on both sides, as each sees them (a thread of prun takes its own before or after the ranks).
+    for job in [&first, &second] {
+        let output = job.output_so_far();
+        let pids = output.lines().filter_map(|line| line.trim_end_matches(')').rsplit(' ').next()?.parse::<u32>().ok());
+        assert!(pids.clone().count() == 2 && pids.clone().all(|pid| pid < 20), "{output}");
+    }
     // One ends; the other does not notice.
     kill_now(first.process("rankd"));
     first.wait().expect_code(125);
