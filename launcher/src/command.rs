@@ -444,6 +444,7 @@ mod tests {
         assert_eq!(job.json, Some(JsonTarget::Fd(3)));
         assert_eq!(job_of(&["-n1", "-vv", "a"]).verbosity, 2);
         assert_eq!(job_of(&["-n1", "--verify=off", "a"]).verify, Some(Verify::Off));
+        assert_eq!(job_of(&["-n1", "--verify=full", "a"]).verify, Some(Verify::Full));
     }
 
     #[test]

@@ -118,7 +118,7 @@ COMM_API comm_result_t comm_allreduce(const comm_t *comm, const void *send, void
  * The same on memory that a GPU reaches, in the order of stream, a cudaStream_t
  * or CUstream (NULL: the default stream). comm_allreduce on such memory is this
  * with NULL. Returns before it is done and can be captured in a graph, except
- * where ranks share a GPU or cannot map each other's memory, when it waits. The
+ * where processes share a GPU, when it waits. The
  * first call sets up the GPUs and cannot be captured.
  *
  * What goes wrong after it has returned, in a replayed graph too, is reported by

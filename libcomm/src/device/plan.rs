@@ -139,8 +139,13 @@ fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
         // Room is left on the multiprocessors for the kernels that wait for slots.
         Path::Copy => Plan { blocks: most.saturating_sub(4).max(1), push_warps: 4, ..base },
         Path::Ring => {
-            let (most, each) = if machine.in_host { ((most / 2).min(32), 16 * KIB) } else { (most / 2, 64 * KIB) };
-            Plan { blocks: blocks(bytes.div_ceil(each)).min(most).max(1), ..base }
+            // Over PCIe few blocks do, until the message is so long that small slots keep both directions busy.
+            let (most, each, threads) = match machine.in_host {
+                false => (most / 2, 64 * KIB, 512),
+                true if bytes > 32 * MIB => (most.min(64), 16 * KIB, 512),
+                true => (most.min(16), 16 * KIB, 256),
+            };
+            Plan { blocks: blocks(bytes.div_ceil(each)).min(most).max(1), threads, ..base }
         }
         Path::Staged | Path::Nccl => base,
     }
