@@ -207,10 +207,15 @@ fn a_rank_that_ends_at_any_step_of_any_collective_is_named_by_all() {
 
 #[expect(unsafe_code, reason = "fork")]
 fn forked_copy_is_refused(comm: &Comm) {
+    // Nobody else is in this barrier yet, so the thread that carries it on is in the middle of it.
+    let open = (comm.rank() == 0).then(|| comm.start_barrier().unwrap());
     // SAFETY: the child only makes a call that must return at once, and leaves by _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let refused = matches!(comm.barrier(), Err(CommError::Forked));
+        let refused = matches!(comm.barrier(), Err(CommError::Forked))
+            && matches!(comm.send(&[1u8], 0, 0), Err(CommError::Forked))
+            && matches!(comm.start_barrier(), Err(CommError::Forked))
+            && open.is_none_or(|request| matches!(request.wait(), Err(CommError::Forked)));
         // SAFETY: ends the child and runs nothing.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) };
     }
@@ -218,6 +223,10 @@ fn forked_copy_is_refused(comm: &Comm) {
     // SAFETY: our own child and a live integer.
     unsafe { libc::waitpid(pid, &mut status, 0) };
     assert_eq!(status, 0, "the fork could use the communicator");
+    match open {
+        Some(request) => request.wait().unwrap(),
+        None => comm.barrier().unwrap(),
+    }
 }
 
 fn now_ns() -> u64 {

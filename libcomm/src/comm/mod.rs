@@ -151,6 +151,9 @@ impl Comm {
     ///
     /// An error that says that a request was not waited for, or a message not received, comes after all that.
     pub fn finalize(self) -> Result<(), CommError> {
+        if self.core.job.guard.is_fork() {
+            return Err(CommError::Forked);
+        }
         let unfinished = self.requests.get().map_or(Ok(()), |requests| requests.close(&self.core));
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Before the barrier all let go of the others' memory, after it each frees its own.

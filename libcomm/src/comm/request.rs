@@ -117,6 +117,9 @@ impl<D> Request<'_, D> {
 
     /// Waits for the result, which is told once.
     pub(crate) fn finish(&mut self) -> Result<(), CommError> {
+        if self.core.job.guard.is_fork() {
+            return Err(CommError::Forked);
+        }
         self.queue.work_until(|task| task.run(&self.core), |_| self.task.is_done());
         if !self.claimed {
             self.claimed = true;
@@ -224,6 +227,9 @@ impl Requests {
 
     /// Returns once all that was started is done.
     pub(super) fn drain(&self, core: &Core) {
+        if core.job.guard.is_fork() {
+            return; // whoever carries one out is not in this process; the call itself says so
+        }
         self.queue.work_until(|task| task.run(core), State::is_idle);
     }
 
