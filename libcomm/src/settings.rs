@@ -131,3 +131,19 @@ fn choice<T>(
         None => Err(CommError::Environment { name, value, wanted }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_protocol_means_what_host_and_gpus_know_of_it_and_others_are_refused() {
+        assert_eq!(protocol_and_path("simple"), Some((Some(Protocol::Simple), None)));
+        let both = protocol_and_path("ll").unwrap();
+        assert!(both.0 == Some(Protocol::Ll) && both.1.is_some());
+        assert_eq!(protocol_and_path("ring").unwrap().0, None);
+        for unknown in ["tree", "LL", ""] {
+            assert_eq!(protocol_and_path(unknown), None, "{unknown}");
+        }
+    }
+}
