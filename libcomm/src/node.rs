@@ -85,7 +85,7 @@ impl JobSegment {
         }
         let of = |block: &crate::shm::layout::RankBlock| {
             let posted = |which: usize| block.control.posts[which].stamp.load(Relaxed);
-            block.status.activity.load(Relaxed).wrapping_add(posted(0)).wrapping_add(posted(1))
+            block.activity.0.load(Relaxed).wrapping_add(posted(0)).wrapping_add(posted(1))
         };
         self.mapping.view().ranks.iter().map(of).fold(0, u64::wrapping_add)
     }
@@ -202,7 +202,7 @@ pub struct CallReport {
     pub waiting_for: Option<u32>,
     /// Milliseconds since it started.
     pub since_ms: u64,
-    /// Microseconds that it took, once it returned.
+    /// Microseconds that it took, once it returned; of calls on little data, to the kernel's tick (1 to 10 ms).
     pub took_us: Option<u64>,
     /// Why it failed, if it did.
     pub error: Option<String>,

@@ -104,6 +104,32 @@ pub(crate) fn claim(address: *const u8) {
     let _ = address;
 }
 
+/// Asks for a line to be read.
+#[inline(always)]
+pub(crate) fn fetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it cannot fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast())
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// Moves lines that another processor is about to read out of this one's own caches, to where it finds them sooner.
+#[inline(always)]
+pub(crate) fn hand_over(address: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..bytes).step_by(LINE) {
+        // SAFETY: `cldemote`, a hint; it cannot fault, and processors that lack it take it for a no-op.
+        unsafe {
+            std::arch::asm!("cldemote [{}]", in(reg) address.wrapping_add(at), options(nostack, preserves_flags, readonly))
+        };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (address, bytes);
+}
+
 instances! {
     /// Copies past the caches, for data that would not stay in them. Others see it once [`drain`] has returned.
     ///

@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 
 use crate::element::Element;
-use crate::simd::{instances, stream};
+use crate::simd::{fetch, instances, stream};
 use crate::types::Op;
 
 /// Elements whose accumulators stay in the first-level cache.
@@ -30,6 +30,110 @@ instances! {
         targets: &[*mut T],
         streaming: bool,
     ) = by_op;
+}
+
+/// One pass over a chunk between two ranks.
+#[derive(Clone, Copy)]
+pub(crate) struct Pass<T> {
+    /// In the order of the ranks; one of them is `slot`.
+    pub(crate) sources: [*const T; 2],
+    pub(crate) count: usize,
+    pub(crate) target: *mut T,
+    /// Write results past the caches.
+    pub(crate) streaming: bool,
+    /// What was read in this place may be overwritten.
+    pub(crate) slot: *mut u8,
+    /// What comes there, and its length in bytes.
+    pub(crate) next: (*const u8, usize),
+}
+
+instances! {
+    /// Reduces two sources into the target, and puts other data where one of them was.
+    ///
+    /// # Safety
+    /// Sources are readable and the target writable for `count` elements, aligned to the element. The slot is one of the
+    /// sources and writable for what comes next, which is readable and no more than `count` elements. The target may be
+    /// the other source, else it overlaps nothing here.
+    pub(crate) unsafe fn reduce_and_refill<T: Element>(op: Op, pass: Pass<T>) = pass_by_op;
+}
+
+#[inline(always)]
+unsafe fn pass_by_op<T: Element>(op: Op, pass: Pass<T>) {
+    // SAFETY: the caller's, for each of the calls.
+    unsafe {
+        match op {
+            Op::Sum => over(pass, |a, b| T::narrow(T::sum(a.widen(), b.widen()))),
+            Op::Prod => over(pass, |a, b| T::narrow(T::prod(a.widen(), b.widen()))),
+            Op::Min => over(pass, |a, b| T::narrow(T::min(a.widen(), b.widen()))),
+            Op::Max => over(pass, |a, b| T::narrow(T::max(a.widen(), b.widen()))),
+            Op::BitAnd => over(pass, T::bit_and),
+            Op::BitOr => over(pass, T::bit_or),
+            Op::BitXor => over(pass, T::bit_xor),
+            Op::All => over(pass, |a, b| T::all(a.truth(), b)),
+            Op::Any => over(pass, |a, b| T::any(a.truth(), b)),
+            Op::Avg => over(pass, |a, b| T::mean(T::wide_sum(a.wide(), b.wide()), 2)),
+        }
+    }
+}
+
+/// Bytes that a pass takes at a time: a few lines, so that the reads of several are on their way at once, and no more
+/// than stay in registers or near.
+const TURN: usize = 256;
+
+/// How far ahead of its use a line of the slot is asked for.
+const AHEAD: usize = 1024;
+
+#[repr(align(64))]
+struct Turn([MaybeUninit<u8>; TURN]);
+
+/// # Safety
+/// As for [`reduce_and_refill`].
+#[inline(always)]
+unsafe fn over<T: Element>(pass: Pass<T>, make: impl Fn(T, T) -> T + Copy) {
+    let Pass { sources: [a, b], count, target, streaming, slot, next: (next, next_bytes) } = pass;
+    let size = size_of::<T>();
+    let head = if streaming { target.align_offset(64).min(count) } else { 0 };
+    // SAFETY (here and below): inside the caller's ranges.
+    unsafe { pairwise(target, a, b, head, make) };
+    let (mut at, mut put) = (head, 0);
+    let mut turn = Turn([MaybeUninit::uninit(); TURN]);
+    while count - at >= TURN / size {
+        for line in (0..TURN).step_by(64) {
+            fetch(slot.wrapping_add(at * size + AHEAD + line));
+        }
+        let made = turn.0.as_mut_ptr().cast::<T>();
+        // SAFETY: as above. `put` is no further than `at`, so what is overwritten was read.
+        unsafe {
+            pairwise(made, a.add(at), b.add(at), TURN / size, make);
+            if put + TURN <= next_bytes {
+                std::ptr::copy_nonoverlapping(next.add(put), slot.add(put), TURN);
+                put += TURN;
+            }
+            let (from, to) = (made.cast_const().cast::<u8>(), target.add(at).cast::<u8>());
+            match streaming {
+                true => stream(from, to, TURN),
+                false => std::ptr::copy_nonoverlapping(from, to, TURN),
+            }
+        }
+        at += TURN / size;
+    }
+    // SAFETY: as above, and then all is read.
+    unsafe {
+        pairwise(target.add(at), a.add(at), b.add(at), count - at, make);
+        std::ptr::copy_nonoverlapping(next.add(put), slot.add(put), next_bytes - put);
+    }
+}
+
+/// Element by element, through pointers, since `out` may be one of the sources.
+///
+/// # Safety
+/// Readable and writable for `count` elements.
+#[inline(always)]
+unsafe fn pairwise<T: Copy>(out: *mut T, a: *const T, b: *const T, count: usize, make: impl Fn(T, T) -> T) {
+    for at in 0..count {
+        // SAFETY: the caller's.
+        unsafe { out.add(at).write(make(a.add(at).read(), b.add(at).read())) };
+    }
 }
 
 #[inline(always)]
@@ -130,5 +234,52 @@ fn each<T: Copy, A, const N: usize>(out: &mut [MaybeUninit<A>], sources: [&[T]; 
     let sources = sources.map(|source| &source[..out.len()]);
     for (i, out) in out.iter_mut().enumerate() {
         out.write(make(std::array::from_fn(|n| sources[n][i])));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One pass with all offsets within a line, with more, less and nothing to come, in place and not.
+    #[test]
+    fn a_pass_reduces_all_and_refills_all_and_touches_nothing_else() {
+        const ROOM: usize = 1000;
+        for count in [0, 1, 63, 64, 65, 300, 700] {
+            for come in [0, count / 2, count] {
+                for (to, streaming, in_place) in
+                    [(16, false, false), (17, true, false), (20, true, true), (31, false, true)]
+                {
+                    let own: Vec<f32> = (0..ROOM).map(|i| i as f32).collect();
+                    let mut slot: Vec<f32> = (0..ROOM).map(|i| 1000.0 * i as f32).collect();
+                    let next: Vec<f32> = (0..ROOM).map(|i| -(i as f32)).collect();
+                    let mut target = if in_place { own.clone() } else { vec![f32::NAN; ROOM] };
+                    let before = target.clone();
+                    // SAFETY: all ranges lie inside their vectors; the slot begins at 8, own data at `to`.
+                    unsafe {
+                        let out = target.as_mut_ptr().add(to);
+                        let a = if in_place { out.cast_const() } else { own.as_ptr().add(to) };
+                        let slot = slot.as_mut_ptr().add(8);
+                        let pass = Pass {
+                            sources: [a, slot],
+                            count,
+                            target: out,
+                            streaming,
+                            slot: slot.cast(),
+                            next: (next.as_ptr().add(3).cast(), 4 * come),
+                        };
+                        reduce_and_refill(Op::Sum, pass);
+                        crate::simd::drain();
+                    }
+                    for i in 0..ROOM {
+                        let (at, inside) = (i.wrapping_sub(to), i >= to && i < to + count);
+                        let wanted = if inside { (at + to) as f32 + 1000.0 * (at + 8) as f32 } else { before[i] };
+                        assert_eq!(target[i].to_bits(), wanted.to_bits(), "{count} {come} {to} {i}");
+                        let kept = if i >= 8 && i < 8 + come { -((i - 8 + 3) as f32) } else { 1000.0 * i as f32 };
+                        assert_eq!(slot[i], kept, "{count} {come} {to} {i}");
+                    }
+                }
+            }
+        }
     }
 }

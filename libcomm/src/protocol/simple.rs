@@ -298,6 +298,31 @@ impl<'a> Steps<'a> {
         }
     }
 
+    /// Of two ranks: waits until the other has posted the step `back` before the one that this rank posted last. After
+    /// the first step of a call only.
+    pub(crate) fn await_other(&mut self, back: u64) -> Result<(), CommError> {
+        debug_assert!(self.greeted && self.size() == 2);
+        let wanted = self.progress.posted - back;
+        if self.progress.all_posted < wanted {
+            let stamp = Stamp::new(self.generation, wanted);
+            let done = self.group.await_post(self.view(), self.waiter, 1 - self.rank(), stamp);
+            done.map_err(|stop| self.explain(stop))?;
+            self.progress.all_posted = wanted;
+        }
+        Ok(())
+    }
+
+    /// Of two ranks: the other's slot of the step `back` before the one that this rank posted last. Once that is read,
+    /// it is this rank's slot of the second step after.
+    pub(crate) fn slot_of_other(&self, back: u64) -> *mut u8 {
+        self.place(1 - self.rank(), self.progress.posted - 1 - back, Region::Chunk, 0)
+    }
+
+    /// Where this rank wrote the data of the step that it posted last.
+    pub(crate) fn posted_slot(&self) -> *const u8 {
+        self.place(self.rank(), self.progress.posted - 1, Region::Chunk, 0)
+    }
+
     /// Once a call: compares what all have called.
     fn greet(&mut self) -> Result<(), CommError> {
         if self.greeted {

@@ -8,7 +8,7 @@
 
 use super::View;
 use super::atomic::{Acquire, AtomicU32, Release};
-use super::layout::{Place, Post};
+use super::layout::{Place, Post, part_of};
 use super::segment::Mapping;
 use super::step::Stamp;
 use super::wait::{Stop, Waiter};
@@ -77,11 +77,12 @@ impl Group {
         }
     }
 
-    /// Slot `parity` of member `rank`.
-    pub(crate) fn slot(&self, mapping: &Mapping, rank: u32, parity: u64) -> *mut u8 {
-        match self.member(rank) {
-            None => mapping.slot(rank, parity),
-            Some(member) => member.body.wrapping_add((parity as usize % 2) * mapping.geometry().slot_bytes()),
+    /// Member `rank`'s slot of step `step`.
+    pub(crate) fn slot(&self, mapping: &Mapping, rank: u32, step: u64) -> *mut u8 {
+        let part = part_of(self.size, rank, step);
+        match self.member(part) {
+            None => mapping.slot(part, step),
+            Some(member) => member.body.wrapping_add((step % 2) as usize * mapping.geometry().slot_bytes()),
         }
     }
 

@@ -8,7 +8,7 @@ use super::atomic::{AtomicU32, AtomicU64};
 /// First eight bytes of a segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"libcomm\x01");
 /// Raised with every change of this file that an older libcomm would misread.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 /// The longest job id, in bytes.
 pub const JOB_ID_BYTES: usize = 128;
 /// Most ranks that one segment serves.
@@ -88,8 +88,6 @@ pub struct Status {
     pub pid_started: AtomicU64,
     /// The pid namespace in which `pid` counts.
     pub pid_namespace: AtomicU64,
-    /// Calls started plus calls ended.
-    pub activity: AtomicU64,
     /// The generation whose communicator this rank dropped without leaving in order, 0 for none.
     pub dropped: AtomicU32,
     /// The cache, NUMA node and package that its CPUs are in, each plus 1, 0 for unknown or several.
@@ -211,6 +209,8 @@ pub struct RankBlock {
     pub verdict: Verdict,
     /// Its last calls.
     pub records: Line<[Record; RECORDS]>,
+    /// Calls started plus calls ended. Away from `status`, at which peers look while they wait.
+    pub activity: Line<AtomicU64>,
 }
 
 /// Where the shared lines begin.
@@ -232,8 +232,19 @@ const _: () = {
     assert!(offset_of!(RankBlock, mailbox) == 1152 && offset_of!(RankBlock, verdict) == 1664);
     assert!(size_of::<Verdict>() == 256 && offset_of!(RankBlock, records) == 1920);
     assert!(size_of::<CellHead>() == 64 && size_of::<Place>() == PAGE);
+    assert!(offset_of!(RankBlock, activity) == 6016);
     assert!(size_of::<Record>() == 64 && size_of::<RankBlock>() == 2 * PAGE);
 };
+
+/// Which of `ranks` ranks has the memory of rank `rank`'s slot of step `step`: itself, except that two ranks change parts
+/// every second step. So each of the two writes where it last read, in lines that are in its cache already; to get them
+/// back from who read them costs as much as reading them did.
+pub fn part_of(ranks: u32, rank: u32, step: u64) -> u32 {
+    match ranks {
+        2 => (rank + (step / 2 % 2) as u32) % 2,
+        _ => rank,
+    }
+}
 
 /// Sizes and offsets that follow from the number of ranks and the chunk size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,9 +290,9 @@ impl Geometry {
         (2 * self.slot_bytes()).next_multiple_of(PAGE)
     }
 
-    /// Where rank `rank`'s two slots begin.
-    pub fn part_at(&self, rank: usize) -> usize {
-        self.slots_at() + rank * self.part_bytes()
+    /// Where part `part` begins: two slots, one for each parity of the step.
+    pub fn part_at(&self, part: usize) -> usize {
+        self.slots_at() + part * self.part_bytes()
     }
 
     /// Bytes at the front of a window for the rank's channel to each other one.

@@ -45,7 +45,6 @@ impl Words {
                 text_bytes: word(),
                 pid_started: long(),
                 pid_namespace: long(),
-                activity: long(),
                 dropped: word(),
                 domains: [word(), word(), word()],
             },
@@ -67,6 +66,7 @@ impl Words {
                 number: long(),
                 communicator: long(),
             })),
+            activity: Line(long()),
         };
         let shared = Shared {
             abort: Line(word()),
@@ -105,19 +105,23 @@ fn meet(view: View<'_>, waiter: &Waiter, count: u64) -> Result<(), Stop> {
     view.await_all(waiter, step(count))
 }
 
-/// Slots as plain memory: loom fails if one is written while it may be read.
+/// The slots of two ranks as plain memory: loom fails if one is written while it may be read.
 type Slots = [[UnsafeCell<u64>; 2]; 2];
+
+fn slot(slots: &Slots, rank: u32, step: u64) -> &UnsafeCell<u64> {
+    &slots[part_of(2, rank, step) as usize][step as usize % 2]
+}
 
 fn put(slots: &Slots, rank: u32, step: u64, value: u64) {
     // SAFETY: the slot is reclaimed, which is what loom checks.
     #[expect(unsafe_code, reason = "a slot as loom sees it")]
-    slots[rank as usize][step as usize % 2].with_mut(|slot| unsafe { *slot = value });
+    slot(slots, rank, step).with_mut(|slot| unsafe { *slot = value });
 }
 
 fn take(slots: &Slots, rank: u32, step: u64) -> u64 {
     // SAFETY: the slot's rank has posted, which is what loom checks.
     #[expect(unsafe_code, reason = "a slot as loom sees it")]
-    slots[rank as usize][step as usize % 2].with(|slot| unsafe { *slot })
+    slot(slots, rank, step).with(|slot| unsafe { *slot })
 }
 
 fn slots() -> Arc<Slots> {
@@ -169,6 +173,45 @@ fn loom_a_writer_that_reclaims_may_run_ahead_of_its_reader() {
             words.view().post(0, step(count + 1));
         }
         reader.join().unwrap();
+    });
+}
+
+/// As in `pair.rs`: two steps on their way, and what was read is overwritten without waiting for its writer.
+#[test]
+fn loom_two_ranks_write_where_they_have_read() {
+    model(2, || {
+        let (words, slots) = (Words::new(2), slots());
+        let rank = |me: u32, words: &Words, slots: &Slots| {
+            const CHUNKS: u64 = 4;
+            let (view, waiter) = (words.view(), waiter(me));
+            let value = |rank: u32, step: u64| 10 * step + u64::from(rank);
+            put(slots, me, 0, value(me, 0));
+            meet(view, &waiter, 1).unwrap();
+            put(slots, me, 1, value(me, 1));
+            view.post(me, step(2));
+            for chunk in 0..CHUNKS {
+                view.await_post(&waiter, 1 - me, step(chunk + 1)).unwrap();
+                assert_eq!(take(slots, 1 - me, chunk), value(1 - me, chunk));
+                if chunk + 2 < CHUNKS {
+                    put(slots, me, chunk + 2, value(me, chunk + 2));
+                    view.post(me, step(chunk + 3));
+                }
+            }
+            // A call of another kind, in which a rank reads its own slot, too.
+            put(slots, me, CHUNKS, value(me, CHUNKS));
+            meet(view, &waiter, CHUNKS + 1).unwrap();
+            assert_eq!(take(slots, 0, CHUNKS) + take(slots, 1, CHUNKS), 2 * value(0, CHUNKS) + 1);
+            // And the first two steps of one like this again.
+            put(slots, me, CHUNKS + 1, 0);
+            meet(view, &waiter, CHUNKS + 2).unwrap();
+            put(slots, me, CHUNKS + 2, 0);
+        };
+        let other = {
+            let (words, slots) = (words.clone(), slots.clone());
+            thread::spawn(move || rank(1, &words, &slots))
+        };
+        rank(0, &words, &slots);
+        other.join().unwrap();
     });
 }
 

@@ -63,7 +63,7 @@ impl View<'_> {
 
     /// Notes that `rank` goes on, where no step of the job's communicator shows it.
     pub(crate) fn record_activity(&self, rank: u32) {
-        let activity = &self.ranks[rank as usize].status.activity;
+        let activity = &self.ranks[rank as usize].activity.0;
         activity.store(activity.load(Relaxed) + 1, Release);
     }
 

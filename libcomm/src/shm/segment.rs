@@ -258,9 +258,9 @@ impl Mapping {
         }
     }
 
-    /// Slot `parity` of rank `rank`: `slot_bytes` bytes that belong to whoever `step.rs` says.
-    pub(crate) fn slot(&self, rank: u32, parity: u64) -> *mut u8 {
-        let at = self.geometry.part_at(rank as usize) + (parity as usize % 2) * self.geometry.slot_bytes();
+    /// Slot `parity` of part `part`: `slot_bytes` bytes that belong to whoever `step.rs` says.
+    pub(crate) fn slot(&self, part: u32, parity: u64) -> *mut u8 {
+        let at = self.geometry.part_at(part as usize) + (parity as usize % 2) * self.geometry.slot_bytes();
         debug_assert!(at + self.geometry.slot_bytes() <= self.mapped_bytes);
         // SAFETY: inside the mapping, as asserted: only whole mappings are asked for slots.
         unsafe { self.base.as_ptr().cast::<u8>().add(at) }

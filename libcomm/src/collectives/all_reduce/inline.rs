@@ -29,6 +29,18 @@ pub(super) unsafe fn run<T: Element>(
     // SAFETY: the caller's.
     steps.post_with(unsafe { bytes_at(send.cast(), bytes) })?;
     steps.await_all()?;
+    if ranks == 2 {
+        let mut other = [0u64; INLINE_WORDS];
+        let words = &steps.inline_of(1 - steps.rank())[..bytes.div_ceil(8)];
+        for (place, word) in other.iter_mut().zip(words) {
+            *place = word.load(Relaxed);
+        }
+        let other = other.as_ptr().cast::<T>();
+        let sources = if steps.rank() == 0 { [send, other] } else { [other, send] };
+        // SAFETY: the words are aligned for any element and as many as the elements take; the rest is the caller's.
+        unsafe { reduce(op, &sources, count, &[recv], false) };
+        return Ok(());
+    }
     let mut data = [const { MaybeUninit::<[u64; INLINE_WORDS]>::uninit() }; RANKS];
     let mut sources = [std::ptr::null::<T>(); RANKS];
     for ((rank, data), source) in (0..ranks as u32).zip(&mut data).zip(&mut sources) {

@@ -4,6 +4,7 @@ mod hierarchical;
 mod inline;
 mod ll;
 mod one_shot;
+mod pair;
 mod ring;
 mod two_shot;
 mod zero_copy;

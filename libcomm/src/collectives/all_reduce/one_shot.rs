@@ -26,6 +26,7 @@
 
 use std::ops::Range;
 
+use super::pair;
 use crate::collectives::reduce::reduce;
 use crate::collectives::{Sources, piece_at, pieces};
 use crate::element::Element;
@@ -55,6 +56,7 @@ pub(super) unsafe fn run<T: Element>(
     unsafe {
         match steps.verifies() {
             true => run_checked(steps, send, recv, count, op),
+            false if steps.size() == 2 && !steps.has_fault() => pair::run(steps, send, recv, count, op),
             false => run_unchecked(steps, send, recv, count, op),
         }
     }

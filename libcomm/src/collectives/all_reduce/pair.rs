@@ -1,0 +1,81 @@
+//! One-shot between two ranks: one pass over a chunk reduces what the other sent and sends what comes next.
+//!
+//! In step k, rank r puts chunk k into its slot and posts. Two steps are on their way at a time: while r reads chunk k of
+//! the other, the other has chunk k + 1 of r, so neither waits for the other's pace. Two ranks change parts every second
+//! step, so the slot of r's step k + 2 is the very memory from which it reads chunk k: a pass reads a line, adds its own
+//! data, writes the result, and puts chunk k + 2 where the line was. Each line goes from core to core once, full both ways.
+//!
+//! # Who may write when
+//!
+//! The slot of step s + 2 was written by the other in step s, and read by this rank alone, here in the same pass. So all
+//! that must be known before it is written is that the other has posted step s, which is what reading it needs anyway;
+//! and for the first two steps of a call, in which the slots may have been read by the other as its own in an earlier
+//! call, that the other has posted the step before, which is waited for.
+#![expect(unsafe_code, reason = "user memory comes as pointers")]
+
+use crate::collectives::piece_at;
+use crate::collectives::reduce::{Pass, reduce_and_refill};
+use crate::element::Element;
+use crate::error::CommError;
+use crate::protocol::simple::{Region, Steps};
+use crate::simd::{drain, hand_over};
+use crate::types::Op;
+
+/// Slots of both ranks and both steps, and what is read and written beside them, stay in a core's own cache.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Up to here the lines reach the other sooner if they are on their way before it asks for them. Of more of them, each
+/// takes longer to leave than to be fetched.
+const HANDED_OVER_BYTES: usize = 2048;
+
+/// # Safety
+/// As for [`super::run`]; there are two ranks, and data to move.
+pub(super) unsafe fn run<T: Element>(
+    steps: &mut Steps<'_>,
+    send: *const T,
+    recv: *mut T,
+    count: usize,
+    op: Op,
+) -> Result<(), CommError> {
+    let size = size_of::<T>();
+    let streaming = super::is_streaming(count * size);
+    let per_chunk = steps.chunk_bytes().min(CHUNK_BYTES) / size;
+    let chunks = count.div_ceil(per_chunk);
+    steps.reclaim()?;
+    for chunk in 0..chunks.min(2) {
+        let piece = piece_at(count, per_chunk, chunk);
+        // SAFETY: the piece lies inside the caller's buffer; the slot is ours, since the other has posted the last step.
+        unsafe { steps.fill(Region::Chunk, 0, send.add(piece.start).cast(), piece.len() * size) };
+        steps.post()?;
+        if chunk == 0 {
+            if count * size <= HANDED_OVER_BYTES {
+                hand_over(steps.posted_slot(), count * size);
+            }
+            steps.await_all()?;
+        }
+    }
+    for chunk in 0..chunks {
+        let back = u64::from(chunk + 1 < chunks);
+        steps.await_other(back)?;
+        let (made, next) = (piece_at(count, per_chunk, chunk), piece_at(count, per_chunk, chunk + 2));
+        let slot = steps.slot_of_other(back);
+        // SAFETY: the pieces lie inside the caller's buffers; in place, the result of a chunk is written two chunks after
+        // it was sent. The slot is posted, and ours for the step that comes next.
+        unsafe {
+            let (own, target) = (send.add(made.start), recv.add(made.start));
+            let sources = match steps.rank() {
+                0 => [own, slot.cast_const().cast()],
+                _ => [slot.cast_const().cast(), own],
+            };
+            let next = (send.add(next.start).cast(), next.len() * size);
+            reduce_and_refill(op, Pass { sources, count: made.len(), target, streaming, slot, next });
+        }
+        if !next.is_empty() {
+            steps.post()?;
+        }
+    }
+    if streaming {
+        drain();
+    }
+    Ok(())
+}
