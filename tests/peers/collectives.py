@@ -4,11 +4,12 @@ launcher, f32 sums from 4 bytes to 64 MiB, n = 2, 4 and 8.
 
 libcomm comes twice: with plain buffers, and with buffers from comm_alloc. The programs take turns, group of sizes by group
 of sizes, so that a slow moment of the machine falls on all of them; each run is the median of its batches, and the table
-has the median over the rounds. A peer that does not end in 60 s is printed as that. Every element is checked.
+has the median over the rounds. Where there is a core for each rank, each launcher binds them. A peer that does not end in 60 s is printed as that. Every element is checked.
 
 Needs the compilers of both (Debian: libopenmpi-dev, libmpich-dev) and examples/collective_perf.
 """
 
+import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,8 @@ SIZES = [4, 64, K, 16 * K, 64 * K, M, 16 * M, 64 * M]
 GOALS = {2: [1.2, 1.2, 2, 2, 2, 2.5, 2.5, 3], 4: [1, 1, 1.5, 2, 2, 2, 2, 3], 8: [1, 1, 1.5, 2, 2, 2, 2, 3]}
 GROUPS = [SIZES[:5], SIZES[5:7], SIZES[7:]]
 LIMIT_S = 60
+# A core for each rank, where there are as many; Open MPI does that by itself, for two ranks at least.
+BIND = {"prun": ("--bind", "core"), "openmpi": ("--bind-to", "core"), "hydra": ("-bind-to", "core")}
 
 
 def name(size):
@@ -31,13 +34,14 @@ def name(size):
 
 
 class Program:
-    def __init__(self, key, title, launcher, argv, options=()):
-        self.key, self.title, self.launcher, self.argv, self.options = key, title, launcher, argv, options
+    def __init__(self, key, title, launcher, argv):
+        self.key, self.title, self.launcher, self.argv = key, title, launcher, argv
         self.broken = {}  # by rank count
 
     def run(self, ranks, sizes, batch_ms):
         """Microseconds by size; marks the program as broken at this rank count where it does not end."""
-        command = self.launcher.command(ranks, self.argv(sizes, batch_ms), options=self.options)
+        bound = BIND.get(self.launcher.key, ()) if ranks <= len(os.sched_getaffinity(0)) else ()
+        command = self.launcher.command(ranks, self.argv(sizes, batch_ms), options=bound)
         with peers.Job(command) as job:
             seconds = job.wait(LIMIT_S)
             lines = job.stdout().decode(errors="replace").splitlines() if seconds is not None else []

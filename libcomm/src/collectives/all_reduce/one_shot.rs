@@ -3,25 +3,8 @@
 //! In step k, rank r copies chunk k into its slot, and, a few KiB of each at a time, reduces chunk k - 1 from all n slots
 //! into its result; then all wait for all. Each rank reads n x the bytes, so with three ranks and more it wins only where
 //! a step costs more than the data. With two ranks, as many bytes cross from core to core as in two-shot (each byte of
-//! each rank once), in one step less and without the copy back: it wins at every size.
-//!
-//! # What was tried
-//!
-//! Two ranks on two cores of a Xeon (Sapphire Rapids, 2 MiB L2 a core, a virtual machine), f32, µs for 64 KiB / 1 MiB /
-//! 16 MiB, November 2026, a C program of nothing but these loops:
-//!
-//! | | 64 KiB | 1 MiB | 16 MiB |
-//! | --- | --- | --- | --- |
-//! | copy a chunk, wait, reduce | 14.4 | 138 | 2710 |
-//! | the same, lines claimed ahead (`prefetchw`) | **11.5** | 127 | 2520 |
-//! | the same, `rep movsb` | 11.7 | 138 | 2570 |
-//! | next chunk copied while this one is reduced | 15.0 | 130 | 2600 |
-//! | that, results past the caches | 15.5 | **118** | **2230** |
-//! | `cldemote` after the copy | 16 | 212 | |
-//!
-//! Moving a byte from core to core costs twice, once to read it and once to get its line back for writing, about 9 GB/s in
-//! all; that, and not the arithmetic, is the limit: 110 µs for 1 MiB. Chunks of 64 to 256 KiB are equal, smaller ones
-//! lose up to a half.
+//! each rank once), in one step less and without the copy back: it wins at every size, and has a file of its own
+//! (`pair.rs`), except where checksums are made.
 #![expect(unsafe_code, reason = "user memory comes as pointers")]
 
 use std::ops::Range;
