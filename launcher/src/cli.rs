@@ -334,6 +334,8 @@ pub enum Word {
     Doctor(Box<DoctorArgs>),
     /// Try a program with many parameters, several times each, and tell what differs
     Sweep(Box<crate::experiment::args::SweepArgs>),
+    /// Measure libcomm's collectives, beside MPI, NCCL and PyTorch if asked for
+    Bench(Box<crate::bench::args::BenchArgs>),
     /// Try on this machine what libcomm promises, on its CPUs and its GPUs
     Selftest(Box<crate::selftest::args::SelftestArgs>),
     /// Write a batch script for a job: Slurm, PBS, Torque or LSF

@@ -7,6 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::batch::script::{self, ScriptArgs};
+use crate::bench::args::BenchArgs;
 use crate::cli::{Args, FileArgs, PartArgs};
 use crate::doctor::watch;
 use crate::experiment::args::SweepArgs;
@@ -36,6 +37,8 @@ pub enum Command {
     Topo(Box<TopoArgs>),
     /// Examine the machine.
     Doctor(Box<DoctorArgs>),
+    /// Measure collectives.
+    Bench(Box<BenchArgs>),
     /// Try what libcomm promises.
     Selftest(Box<SelftestArgs>),
     /// Be a rank of prun's own: which program, and its argument.
@@ -56,7 +59,7 @@ pub enum OwnRank {
 }
 
 /// Words that are kept for what prun will do later, so that no script comes to rely on programs of that name.
-const KEPT_WORDS: [&str; 2] = ["bench", "status"];
+const KEPT_WORDS: [&str; 1] = ["status"];
 
 /// What `arguments` ask for, the first of which is prun's own name. `inherited` is prun's environment.
 pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Result<Command, Refused> {
@@ -71,6 +74,7 @@ pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
         "plan" => word(first, rest(), Command::Plan),
         "topo" => word(first, rest(), Command::Topo),
         "doctor" => word(first, rest(), Command::Doctor),
+        "bench" => word(first, rest(), Command::Bench),
         "selftest" => word(first, rest(), Command::Selftest),
         programs::bench::WORD => Ok(Command::Rank(OwnRank::Bench, argument(&arguments))),
         programs::selftest::WORD => Ok(Command::Rank(OwnRank::Selftest, argument(&arguments))),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod bench;
 pub mod cli;
 pub mod command;
 pub mod doctor;

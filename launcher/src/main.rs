@@ -17,7 +17,7 @@ use std::path::Path;
 use launcher::command::{self, Command, OwnRank};
 use launcher::refused::Refused;
 use launcher::run::{self, Done};
-use launcher::{doctor, exit, experiment, machine, selftest};
+use launcher::{bench, doctor, exit, experiment, machine, selftest};
 
 /// # Safety
 /// Called by the C library alone, once, with the process's own arguments.
@@ -49,6 +49,7 @@ fn prun(arguments: Vec<OsString>) -> u8 {
         Ok(Command::Plan(args)) => machine::plan::run(&args, &inherited).map(shown),
         Ok(Command::Topo(args)) => machine::topo::run(&args).map(shown),
         Ok(Command::Doctor(args)) => machine::diagnose::run(&args).map(shown),
+        Ok(Command::Bench(args)) => bench::run(&args),
         Ok(Command::Selftest(args)) => selftest::run(&args, &inherited).map(shown),
         Ok(Command::Rank(OwnRank::Bench, job)) => Ok(programs::bench::run(&job)),
         Ok(Command::Rank(OwnRank::Selftest, case)) => Ok(programs::selftest::run(&case)),

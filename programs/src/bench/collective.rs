@@ -30,6 +30,8 @@ pub enum Collective {
     AllToAll,
     /// Each rank gets the reduction up to itself.
     Scan,
+    /// Each rank sends to the next and receives from the one before.
+    SendRecv,
     /// Everyone waits for everyone.
     Barrier,
 }
@@ -38,8 +40,8 @@ use Collective::*;
 
 impl Collective {
     /// All of them.
-    pub const ALL: [Collective; 10] =
-        [AllReduce, Reduce, Broadcast, AllGather, ReduceScatter, Gather, Scatter, AllToAll, Scan, Barrier];
+    pub const ALL: [Collective; 11] =
+        [AllReduce, Reduce, Broadcast, AllGather, ReduceScatter, Gather, Scatter, AllToAll, Scan, SendRecv, Barrier];
 
     /// As it is written on the command line.
     pub fn name(self) -> &'static str {
@@ -53,6 +55,7 @@ impl Collective {
             Scatter => "scatter",
             AllToAll => "alltoall",
             Scan => "scan",
+            SendRecv => "sendrecv",
             Barrier => "barrier",
         }
     }
@@ -71,7 +74,7 @@ impl Collective {
     pub fn places(self) -> &'static [Place] {
         match self {
             Broadcast => &[Place::In],
-            AllToAll | Barrier => &[Place::Out],
+            AllToAll | SendRecv | Barrier => &[Place::Out],
             _ => &[Place::Out, Place::In],
         }
     }
@@ -100,7 +103,7 @@ impl Collective {
         match self {
             AllReduce => 2.0 * others,
             AllGather | ReduceScatter | Gather | Scatter | AllToAll => others,
-            Reduce | Broadcast | Scan => 1.0,
+            Reduce | Broadcast | Scan | SendRecv => 1.0,
             Barrier => 0.0,
         }
     }
@@ -140,6 +143,11 @@ impl Call {
                 Scatter => comm.scatter_raw(send, recv, count, data_type, root),
                 AllToAll => comm.all_to_all_raw(send, recv, count, data_type),
                 Scan => comm.scan_raw(send, recv, count, data_type, op),
+                SendRecv => {
+                    let (ranks, rank) = (comm.size(), comm.rank());
+                    let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+                    comm.send_recv_raw(send, count, to, recv, count, from, data_type, 0)
+                }
                 Barrier => comm.barrier(),
             }
         }

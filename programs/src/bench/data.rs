@@ -220,6 +220,7 @@ impl Expected {
             Collective::Reduce if rank == root => reduced(0),
             Collective::ReduceScatter => reduced(rank * call.count),
             Collective::Broadcast => sent(SHIFT * root),
+            Collective::SendRecv => sent(SHIFT * ((rank + ranks - 1) % ranks)),
             Collective::Scatter => sent(SHIFT * root + rank * call.count),
             Collective::AllGather => from_all(0),
             Collective::Gather if rank == root => from_all(0),

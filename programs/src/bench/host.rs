@@ -97,13 +97,13 @@ fn timed(comm: &Comm, job: &Job, ready: &mut Ready<'_>, sweep: &mut Sweep) -> Re
 }
 
 /// The same on all ranks: that of the slowest.
-fn slowest(comm: &Comm, value: f64) -> Result<f64, CommError> {
+pub(super) fn slowest(comm: &Comm, value: f64) -> Result<f64, CommError> {
     let mut value = [value];
     comm.all_reduce_in_place(&mut value, Op::Max)?;
     Ok(value[0])
 }
 
-fn sum(comm: &Comm, value: u64) -> Result<u64, CommError> {
+pub(super) fn sum(comm: &Comm, value: u64) -> Result<u64, CommError> {
     let mut value = [value];
     comm.all_reduce_in_place(&mut value, Op::Sum)?;
     Ok(value[0])

@@ -1,12 +1,15 @@
 //! What `prun bench` runs in each rank: measures one size after the other, as rank 0 is asked to.
 //!
 //! [`wire`] is what rank 0 hears and says; [`collective`] the calls; [`data`] what is sent and what must come of it;
-//! [`memory`] buffers of the host, and [`host`] the times of calls on them.
+//! [`memory`] buffers of the host, and [`host`] the times of calls on them; [`device`] those of calls between GPUs, with NCCL
+//! ([`nccl`]) in turns.
 
 pub mod collective;
 pub mod data;
+pub mod device;
 pub mod host;
 pub mod memory;
+pub mod nccl;
 pub mod wire;
 
 use std::io::{BufRead, Write};
@@ -16,7 +19,7 @@ use anyhow::Context;
 use comm::{Comm, Op};
 
 use host::Sweep;
-use wire::{Answer, Ask, Hello, Job, SetUp};
+use wire::{Answer, Ask, Entry, Hello, Job, SetUp};
 
 /// prun, started as a rank of `prun bench`, has this first argument; the second is a [`Job`]. No program has this name.
 pub const WORD: &str = "@bench-rank";
@@ -41,13 +44,29 @@ fn serve(job: &str) -> anyhow::Result<()> {
     let comm = Comm::init().context("cannot join the job")?;
     let mut set_up = [began.elapsed().as_secs_f64() * 1e3];
     comm.all_reduce_in_place(&mut set_up, Op::Max)?;
-    let mut sweep = Sweep::new(&job, comm.size() as usize);
-    say(&comm, &Hello { set_up: vec![SetUp { what: "libcomm".into(), ms: set_up[0] }], notes: Vec::new() })?;
-    while let Some(count) = next(&comm)? {
-        let entries = host::measure(&comm, &job, count as usize, &mut sweep)?;
-        say(&comm, &Answer { count, entries })?;
+    let set_up = vec![SetUp { what: "libcomm".into(), ms: set_up[0] }];
+    match &job.device {
+        None => {
+            let mut sweep = Sweep::new(&job, comm.size() as usize);
+            say(&comm, &Hello { set_up, notes: Vec::new() })?;
+            answer(&comm, |count| Ok(host::measure(&comm, &job, count, &mut sweep)?))?;
+        }
+        Some(how) => {
+            let (bench, more, notes) = device::Bench::new(&comm, &job, how)?;
+            say(&comm, &Hello { set_up: set_up.into_iter().chain(more).collect(), notes })?;
+            answer(&comm, |count| bench.measure(count))?;
+        }
     }
     comm.finalize()?;
+    Ok(())
+}
+
+/// Answers until nothing more is asked.
+fn answer(comm: &Comm, mut measure: impl FnMut(usize) -> anyhow::Result<Vec<Entry>>) -> anyhow::Result<()> {
+    while let Some(count) = next(comm)? {
+        let entries = measure(count as usize)?;
+        say(comm, &Answer { count, entries })?;
+    }
     Ok(())
 }
 

@@ -37,6 +37,23 @@ pub struct Job {
     pub cold: bool,
     /// Whether calls are also timed one by one.
     pub percentiles: bool,
+    /// The largest message of all.
+    pub most_bytes: u64,
+    /// Between GPUs, and how.
+    pub device: Option<DeviceJob>,
+}
+
+/// What is measured on GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceJob {
+    /// Whether calls are captured in a graph and replayed.
+    pub graph: bool,
+    /// Whether libcomm is measured.
+    pub own: bool,
+    /// NCCL with buffers as they are, and what it is called then.
+    pub nccl: Option<String>,
+    /// NCCL with registered windows, likewise.
+    pub nccl_registered: Option<String>,
 }
 
 /// Where buffers come from.

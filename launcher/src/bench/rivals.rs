@@ -1,0 +1,205 @@
+//! Who is measured: libcomm, and the rivals that were asked for. Each is a job of its own; those that wait asleep run from
+//! the first size to the last, MPI's are started for each size.
+
+use std::ffi::OsString;
+
+use comm::env;
+use programs::bench::wire::{DeviceJob, Hello, Job, Place, SetUp};
+
+use super::args::{BenchArgs, Rival};
+use super::mpi::{self, Twin, Workshop};
+use super::results::Row;
+use super::session::Session;
+use super::sizes::Message;
+use super::table::Form;
+use super::words::type_name;
+use crate::own_job;
+use crate::refused::Refused;
+
+const TORCH: &str = include_str!("torch.py");
+
+/// One that is measured.
+#[derive(Debug)]
+pub enum Contestant {
+    /// A job that runs on: who it is, and whether entries named `libcomm` are in it.
+    Job(String, Session),
+    /// The twin of an MPI; what it failed with at an earlier size.
+    Mpi(Twin, std::rc::Rc<Workshop>, Option<String>),
+}
+
+/// What is worth saying before the first line.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Told {
+    /// How long each took to be ready.
+    pub set_up: Vec<SetUp>,
+    /// Circumstances.
+    pub notes: Vec<String>,
+}
+
+impl Told {
+    fn add(&mut self, hello: Hello) {
+        self.set_up.extend(hello.set_up);
+        self.notes.extend(hello.notes.into_iter().filter(|note| !self.notes.contains(note)).collect::<Vec<_>>());
+    }
+
+    /// As lines that begin with `#`.
+    pub fn text(&self, form: &Form<'_>) -> String {
+        let what = form.job.collective.name();
+        let data = if form.job.most_bytes > 16 || form.job.collective.reduces() {
+            format!(", {}", type_name(form.job.data_type))
+        } else {
+            String::new()
+        };
+        let cold = if form.job.cold { ", caches emptied" } else { "" };
+        let mut text = format!("# prun bench {what}: {} ranks{data}{cold}\n", form.ranks);
+        for SetUp { what, ms } in &self.set_up {
+            text.push_str(&format!("# set-up: {what} {ms:.1} ms\n"));
+        }
+        self.notes.iter().for_each(|note| text.push_str(&format!("# {note}\n")));
+        text
+    }
+}
+
+/// Starts all that run on, and builds what must be built.
+///
+/// # Errors
+/// [`Refused`] if one of them is not there.
+pub fn contestants(args: &BenchArgs, job: &Job) -> Result<(Vec<Contestant>, Told), Refused> {
+    for rival in &args.against {
+        let on_gpus = !matches!(rival, Rival::Mpi);
+        if on_gpus != args.device {
+            let (who, try_) = if on_gpus { ("NCCL and PyTorch", "--device") } else { ("MPI", "without --device") };
+            return Err(Refused::new(format!("{who} cannot be measured so")).try_instead(try_));
+        }
+    }
+    let mut told = Told::default();
+    let mut all = Vec::new();
+    let asked = |rival| args.against.contains(&rival);
+    let with_nccl = asked(Rival::Nccl);
+    let own = Job {
+        device: args.device.then(|| DeviceJob {
+            graph: args.graph,
+            own: true,
+            nccl: with_nccl.then(|| "NCCL".into()),
+            nccl_registered: with_nccl.then(|| "registered".into()),
+        }),
+        ..job.clone()
+    };
+    // Twins are built before anything is started that a missing compiler would end.
+    let twins = if asked(Rival::Mpi) { Some(mpi::twins(job)?) } else { None };
+    all.push(start_own(args, "libcomm", &own, &[], &mut told)?);
+    let nccl_alone =
+        |name: &str| DeviceJob { graph: args.graph, own: false, nccl: Some(name.into()), nccl_registered: None };
+    if asked(Rival::NcclP2pOff) {
+        let name = "NCCL, P2P off";
+        let job = Job { device: Some(nccl_alone(name)), ..job.clone() };
+        all.push(start_own(args, name, &job, &["NCCL_P2P_DISABLE=1".into()], &mut told)?);
+    }
+    for protocol in &args.rival_proto {
+        let name = format!("NCCL, {protocol}");
+        let job = Job { device: Some(nccl_alone(&name)), ..job.clone() };
+        all.push(start_own(args, &name, &job, &[format!("NCCL_PROTO={protocol}")], &mut told)?);
+    }
+    if asked(Rival::Torch) {
+        all.push(start_torch(args, &own, &mut told)?);
+    }
+    if let Some((workshop, twins)) = twins {
+        let workshop = std::rc::Rc::new(workshop);
+        all.extend(twins.into_iter().map(|twin| Contestant::Mpi(twin, workshop.clone(), None)));
+    }
+    Ok((all, told))
+}
+
+fn start_own(
+    args: &BenchArgs,
+    title: &str,
+    job: &Job,
+    more: &[String],
+    told: &mut Told,
+) -> Result<Contestant, Refused> {
+    let mut options = options(args);
+    let forced = [(env::ALGO, &args.algo), (env::PROTO, &args.proto), (env::VERIFY, &args.verify)];
+    let forced = forced.iter().filter_map(|(name, value)| value.as_ref().map(|value| format!("{name}={value}")));
+    for variable in forced.chain(more.iter().cloned()) {
+        options.extend(["-x".into(), variable]);
+    }
+    let job = serde_json::to_string(job).map_err(|cause| Refused::new("cannot tell the ranks").because(cause))?;
+    let (session, hello) = Session::start(title, &options, &own_job::rank(programs::bench::WORD, &job))?;
+    told.add(hello);
+    Ok(Contestant::Job(title.into(), session))
+}
+
+fn start_torch(args: &BenchArgs, job: &Job, told: &mut Told) -> Result<Contestant, Refused> {
+    let job = serde_json::to_string(job).map_err(|cause| Refused::new("cannot tell the ranks").because(cause))?;
+    let program: [OsString; 4] = [args.python.as_str().into(), "-c".into(), TORCH.into(), job.into()];
+    let (session, hello) = Session::start("PyTorch", &options(args), &program)
+        .map_err(|refused| refused.try_instead("--python PROGRAM, one that has PyTorch with CUDA"))?;
+    told.add(hello);
+    Ok(Contestant::Job("PyTorch".into(), session))
+}
+
+/// The job's options: ranks that wait for the next question are no stall.
+fn options(args: &BenchArgs) -> Vec<String> {
+    let mut options = vec![format!("-n{}", args.np.0), "--stdin=rank0".into(), "--stall-timeout=none".into()];
+    if !args.device {
+        options.push("--map-by=none".into());
+    }
+    if args.share_gpus {
+        options.push("--share-gpus".into());
+    }
+    if let Some(bind) = &args.bind {
+        options.push(format!("--bind={bind}"));
+    }
+    options
+}
+
+impl Contestant {
+    /// Who it is.
+    pub fn title(&self) -> &str {
+        match self {
+            Contestant::Job(title, _) => title,
+            Contestant::Mpi(twin, ..) => twin.name,
+        }
+    }
+
+    /// Measures one message once more. A rival's failure is noted in the row, and it is not tried again.
+    ///
+    /// # Errors
+    /// [`Refused`] if a job that runs on has ended.
+    pub fn measure(&mut self, job: &Job, ranks: u32, message: Message, row: &mut Row) -> Result<(), Refused> {
+        match self {
+            Contestant::Job(_, session) => {
+                for entry in session.ask(message.count)? {
+                    let own = entry.variant.starts_with("libcomm");
+                    row.add(own, entry);
+                }
+            }
+            Contestant::Mpi(twin, _, broken) => {
+                let measured = match broken {
+                    Some(why) => Err(why.clone()),
+                    None => twin.measure(job, ranks, message.count),
+                };
+                match measured {
+                    Ok(entries) => entries.into_iter().for_each(|entry| row.add(false, entry)),
+                    Err(why) => {
+                        let place = job.places.first().copied().unwrap_or(Place::Out);
+                        row.add_failure(twin.name, place, &why);
+                        *broken = Some(why);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets it end.
+    ///
+    /// # Errors
+    /// [`Refused`] if it does not end well.
+    pub fn end(self) -> Result<(), Refused> {
+        match self {
+            Contestant::Job(_, session) => session.end(),
+            Contestant::Mpi(..) => Ok(()),
+        }
+    }
+}
