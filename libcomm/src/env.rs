@@ -36,6 +36,28 @@ pub const GPU: &str = "PRUN_GPU";
 pub const RANKS_PER_GPU: &str = "PRUN_RANKS_PER_GPU";
 /// Local ranks in the order in which data should go round: `0,1,3,2`.
 pub const RING: &str = "PRUN_RING";
+/// Health of the worst link between the GPUs of the job, from 0 to 100, where it is known: libcomm sends smaller chunks
+/// over a link below 60.
+pub const LINK_HEALTH: &str = "PRUN_LINK_HEALTH";
+
+/// Variables by which a launcher tells each rank who and where it is. Nobody sets them by hand, and those of an outer
+/// job are of no use to an inner one.
+pub const OF_LAUNCHER: [&str; 13] = [
+    RANK,
+    SIZE,
+    LOCAL_RANK,
+    LOCAL_SIZE,
+    NODE,
+    JOB_ID,
+    RESTART_COUNT,
+    SEGMENT_FD,
+    SOCKET,
+    GPU,
+    RANKS_PER_GPU,
+    RING,
+    LINK_HEALTH,
+];
+
 /// Forces the algorithm of an AllReduce: `one_shot`, `two_shot`, `ring`, `hierarchical` (by the machine's caches, nodes or
 /// packages) or `hierarchical:N` (groups of N ranks).
 pub const ALGO: &str = "PRUN_ALGO";

@@ -7,24 +7,11 @@ use super::merge::Request;
 use super::template::Template;
 use super::value::{Assignment, Limit, MAX_RANKS, RankCount, Span, Times, YesNo};
 use super::{
-    BaseEnvironment, Ending, GpuChoice, Job, MapBy, Output, OutputFiles, Part, Placement, Program, PtyRanks, RankBy,
-    StdinTo, env_file,
+    BaseEnvironment, Ending, GpuChoice, Job, MapBy, OnFault, Output, OutputFiles, Part, Placement, Program, PtyRanks,
+    RankBy, StdinTo, env_file,
 };
 use crate::cli::{EndingOptions, Options, OutputOptions, PlacementOptions};
 use crate::refused::Refused;
-
-/// Variables by which prun tells a rank who it is; nobody else may set them.
-const OURS: [&str; 9] = [
-    comm::env::RANK,
-    comm::env::SIZE,
-    comm::env::LOCAL_RANK,
-    comm::env::LOCAL_SIZE,
-    comm::env::NODE,
-    comm::env::JOB_ID,
-    comm::env::RESTART_COUNT,
-    comm::env::SEGMENT_FD,
-    comm::env::SOCKET,
-];
 
 /// The job that `request` asks for. `inherited` is prun's own environment, for `-x NAME`.
 pub fn job(request: Request, inherited: &[(OsString, OsString)]) -> Result<Job, Refused> {
@@ -55,12 +42,13 @@ pub fn job(request: Request, inherited: &[(OsString, OsString)]) -> Result<Job, 
     if let StdinTo::Rank(rank) = stdin {
         check_rank("--stdin", rank, world_size)?;
     }
+    let on_fault = options.placement.on_fault.unwrap_or_default();
     Ok(Job {
         programs,
         environment: BaseEnvironment { clear: yes(options.env_clear), from_files },
         output: output(options.output, world_size)?,
         stdin,
-        ending: ending(options.ending)?,
+        ending: ending(options.ending, on_fault)?,
         bind: options.bind.unwrap_or_default(),
         placement: placement(options.placement)?,
         verify: options.verify,
@@ -126,7 +114,7 @@ fn program(
 }
 
 fn check_variable(name: &OsStr, value: &OsStr) -> Result<(), Refused> {
-    if OURS.iter().any(|ours| name == *ours) {
+    if comm::env::OF_LAUNCHER.iter().any(|ours| name == *ours) {
         return Err(Refused::new(format!("{} is set by prun for each rank and cannot be set by hand", name.display())));
     }
     if name.is_empty() || name.as_bytes().contains(&b'=') || has_nul(name) || has_nul(value) {
@@ -206,7 +194,7 @@ fn placement(options: PlacementOptions) -> Result<Placement, Refused> {
     }
 }
 
-fn ending(options: EndingOptions) -> Result<Ending, Refused> {
+fn ending(options: EndingOptions, on_fault: OnFault) -> Result<Ending, Refused> {
     let usual = Ending::default();
     let kill_on_fail = match (options.kill_on_fail, options.keep_going) {
         (Some(YesNo(kill)), Some(YesNo(go_on))) if kill == go_on => {
@@ -218,6 +206,8 @@ fn ending(options: EndingOptions) -> Result<Ending, Refused> {
         (None, Some(YesNo(go_on))) => !go_on,
         (None, None) => usual.kill_on_fail,
     };
+    // Who asks for a restart gets one.
+    let usual_restarts = if on_fault == OnFault::Restart { 1 } else { usual.max_restarts };
     let timeout = options.timeout.and_then(|Limit(limit)| limit);
     if let Some(warning) = options.signal {
         let shown = humantime::format_duration(warning.before);
@@ -240,7 +230,7 @@ fn ending(options: EndingOptions) -> Result<Ending, Refused> {
         grace: options.grace.map_or(usual.grace, |Span(grace)| grace),
         kill_on_fail,
         warning: options.signal.map(|warning| (warning.signal, warning.before)),
-        max_restarts: options.max_restarts.map_or(usual.max_restarts, |Times(times)| times),
+        max_restarts: options.max_restarts.map_or(usual_restarts, |Times(times)| times),
         stall_timeout: options.stall_timeout.map_or(usual.stall_timeout, |Limit(limit)| limit),
     })
 }
@@ -300,6 +290,7 @@ mod tests {
             (&format!("{base}[ending]\ntimeout = 60\nsignal = 'USR1@60'"), "--signal would be sent 1m before"),
             (&format!("{base}[ending]\nkill-on-fail = true\nkeep-going = true"), "contradict"),
             (&format!("{base}[env]\nPRUN_RANK = 1"), "PRUN_RANK is set by prun"),
+            (&format!("{base}[env]\nPRUN_RING = '1,0'"), "PRUN_RING is set by prun"),
             (&format!("{base}[env]\n'A=B' = 1"), "cannot be set"),
             (&format!("{base}pass-env = ['NOT_THERE']"), "NOT_THERE is not set"),
             (&format!("{base}env-file = '/not/there'"), "cannot read the --env-file /not/there"),
@@ -308,6 +299,17 @@ mod tests {
             let refused = made(text).expect_err(text);
             assert!(refused.to_string().contains(part), "{text}\n{refused}");
         }
+    }
+
+    #[test]
+    fn who_asks_for_a_restart_after_a_fault_gets_one() {
+        let restarts = |more: &str| {
+            made(&format!("ranks=1\nprogram=['a']\n[placement]\non-fault='restart'\n{more}"))
+                .unwrap()
+                .ending
+                .max_restarts
+        };
+        assert_eq!((restarts(""), restarts("[ending]\nmax-restarts=3")), (1, 3));
     }
 
     #[test]
