@@ -1,23 +1,26 @@
 #!/bin/sh
-# Feeds each parser of text that others write with random text, FUZZ_SECONDS (600) each. Ends with 1 at the first that
-# panics; the case is then kept in launcher/proptest-regressions and tried first by every later test run.
+# Feeds each parser of text that others write with random text, FUZZ_SECONDS (600) each, one on every CPU at a time. Ends
+# with 1 if one panics; the case is then kept in launcher/proptest-regressions and tried first by every later test run.
 #   tests/fuzz.sh [part of a name]
 set -e
 cd "$(dirname "$0")/.."
-cargo test --release -q -p launcher --lib --no-run
-names=$(cargo test --release -q -p launcher --lib -- --list 2>/dev/null | sed -n 's/: test$//p' | grep -E 'any_text|any_bytes' | grep -F "${1:-}")
-for name in $names; do
+cargo=${CARGO:-cargo}
+profile=${FUZZ_PROFILE:-release}
+binary=$("$cargo" test --profile "$profile" -p launcher --lib --no-run 2>&1 | sed -n 's/.*(\(.*\))$/\1/p' | tail -1)
+case $binary in /*) ;; *) binary=$PWD/$binary ;; esac
+[ -x "$binary" ] || { echo "error: the tests of launcher were not built" >&2; exit 1; }
+cd launcher
+names=$("$binary" --list | sed -n 's/: test$//p' | grep -E 'any_text|any_bytes' | grep -F "${1:-}")
+one='
     end=$(($(date +%s) + ${FUZZ_SECONDS:-600}))
     cases=0
     while [ "$(date +%s)" -lt "$end" ]; do
-        PROPTEST_CASES=${FUZZ_CASES:-20000} cargo test --release -q -p launcher --lib -- --exact "$name" >/tmp/fuzz.$$ 2>&1 || {
-            cat /tmp/fuzz.$$
-            rm -f /tmp/fuzz.$$
-            echo "error: $name panicked" >&2
-            exit 1
+        said=$(PROPTEST_CASES=${FUZZ_CASES:-20000} "$0" --exact "$1" 2>&1) || {
+            printf "%s\nerror: %s panicked\n" "$said" "$1" >&2
+            exit 255
         }
         cases=$((cases + ${FUZZ_CASES:-20000}))
     done
-    echo "$name: $cases cases"
-done
-rm -f /tmp/fuzz.$$
+    echo "$1: $cases cases in ${FUZZ_SECONDS:-600} s"
+'
+printf '%s\n' $names | xargs -P "${FUZZ_JOBS:-$(nproc)}" -I NAME sh -c "$one" "$binary" NAME

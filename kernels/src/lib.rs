@@ -2,6 +2,7 @@
 //! and the arguments that a launch takes. Needs no toolkit and no GPU to build.
 
 pub mod args;
+pub mod probe;
 
 /// One image: the kernels of one element type, or those of none.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,7 @@ macro_rules! images {
 /// arrives, and can damage it on purpose.
 pub const IMAGES: &[Image] = images![
     "common",
+    "probe",
     "f64",
     "f32",
     "f16",
@@ -57,7 +59,8 @@ mod tests {
     fn every_image_is_ptx_8_0_and_has_its_kernels() {
         for Image { name, ptx } in IMAGES {
             assert!(ptx.contains(".version 8.0\n.target sm_70\n"), "{name}");
-            let kinds: &[&str] = if *name == "common" { &[] } else { &["ll", "ll128", "push", "copy", "ring"] };
+            let kinds: &[&str] =
+                if matches!(*name, "common" | "probe") { &[] } else { &["ll", "ll128", "push", "copy", "ring"] };
             let name = name.trim_end_matches(".checked");
             for kind in kinds {
                 assert!(ptx.contains(&format!(".entry {kind}_{name}(")), "{kind}_{name}");
@@ -65,6 +68,8 @@ mod tests {
         }
         let common = image("common").unwrap().ptx;
         assert!(["copy_begin", "check_send", "check_result"].iter().all(|k| common.contains(&format!(".entry {k}("))));
+        let probe = image("probe").unwrap().ptx;
+        assert!(["probe_write", "probe_check", "probe_ping"].iter().all(|k| probe.contains(&format!(".entry {k}("))));
         assert!(image("f128").is_none());
     }
 }

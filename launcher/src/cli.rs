@@ -222,7 +222,10 @@ pub struct PlacementOptions {
     #[serde(deserialize_with = "file::scalar")]
     pub watch: Option<YesNo>,
 
-    /// What to do when a GPU or its link fails while the job runs: warn or abort [default: warn]
+    /// What to do when a GPU or its link fails while the job runs: warn, abort or restart [default: warn]
+    ///
+    /// abort ends the job with exit code 125. restart ends it and starts it again without the GPU that failed, at most
+    /// --max-restarts times (once, unless that is given).
     #[arg(long, value_name = "WHAT")]
     #[serde(deserialize_with = "file::scalar")]
     pub on_fault: Option<OnFault>,

@@ -15,6 +15,7 @@ use crate::job::file::KEYS;
 use crate::job::merge::Request;
 use crate::job::{self, Job, Part};
 use crate::machine::args::{DoctorArgs, PlanArgs, TopoArgs};
+use crate::machine::measure;
 use crate::plain;
 use crate::refused::Refused;
 use crate::selftest::args::SelftestArgs;
@@ -45,6 +46,8 @@ pub enum Command {
     Rank(OwnRank, String),
     /// Look at the machine below this directory for another prun.
     Watch(PathBuf),
+    /// Touch GPUs for another prun, as these words say.
+    Measure(Vec<String>),
     /// Become this compiler command (`prun cc`).
     Compile(Vec<OsString>),
 }
@@ -79,6 +82,7 @@ pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
         programs::bench::WORD => Ok(Command::Rank(OwnRank::Bench, argument(&arguments))),
         programs::selftest::WORD => Ok(Command::Rank(OwnRank::Selftest, argument(&arguments))),
         watch::WORD => Ok(Command::Watch(rest().next().unwrap_or_else(|| "/".into()).into())),
+        measure::WORD => Ok(Command::Measure(rest().map(|word| word.to_string_lossy().into_owned()).collect())),
         "signals" => only_word(&arguments).map(|()| Command::Print(signals::text())),
         "completions" => completions::script(rest().collect()).map(Command::Print),
         "man" => only_word(&arguments).map(|()| Command::Print(man::page())),

@@ -10,7 +10,9 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 
 use crate::batch::fit;
+use crate::doctor::watch::Change;
 use crate::job::Job;
+use crate::machine::proof;
 use crate::placement::cpuset::CpuSet;
 use crate::placement::held::Hold;
 use crate::placement::{self, Node, StartContext, explain};
@@ -19,7 +21,7 @@ use crate::report::jsonl::Jsonl;
 use crate::supervise::signals::{Signals, signal_name};
 use crate::supervise::text::seconds;
 use crate::supervise::{self, Outcome, Setting};
-use crate::topology::PciAddress;
+use crate::topology::{PciAddress, known};
 
 /// The wait before the first restart; each further one is twice as long, up to [`LONGEST_BACK_OFF`].
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
@@ -54,7 +56,7 @@ pub fn run(job: &Job, inherited: Vec<(OsString, OsString)>) -> Result<Done, Refu
     start_log(job.verbosity);
     let signals = Signals::block().map_err(|cause| Refused::new("cannot watch for signals").because(cause))?;
     let json = job.json.as_ref().map(Jsonl::open).transpose()?;
-    let code = attempts(job, &node, &mut context, &signals, json.as_ref());
+    let code = attempts(job, node, &mut context, &signals, json.as_ref());
     if let Some(json) = json {
         json.close();
     }
@@ -63,7 +65,7 @@ pub fn run(job: &Job, inherited: Vec<(OsString, OsString)>) -> Result<Done, Refu
 
 fn attempts(
     job: &Job,
-    node: &Node,
+    mut node: Node,
     context: &mut StartContext,
     signals: &Signals,
     json: Option<&Jsonl>,
@@ -72,17 +74,30 @@ fn attempts(
         let restart = context.restart_count;
         context.job_id = new_job_id()?;
         context.master_port = free_loopback_port()?;
-        let plan = placement::plan(job, node, context)?;
+        let mut plan = placement::plan(job, &node, context)?;
+        if let Some(note) = proof::before_start(&mut node, &plan, context) {
+            if job.verbosity >= 0 {
+                eprintln!("prun: {note}");
+            }
+            plan = placement::plan(job, &node, context)?;
+        }
         if restart == 0 && job.verbosity >= 0 {
             plan.notes.iter().for_each(|note| eprintln!("prun: {note}"));
         }
         log::debug!("variables of another world that the ranks do not get: {:?}", plan.removed);
-        let _hold = hold(&plan, node);
+        let _hold = hold(&plan, &node);
         let setting = Setting { signals, host: &context.hostname, restart, json, watched: watched(job, &plan) };
-        let Outcome { code, rank_failed } = supervise::attempt(job, plan.node, &setting)
+        let Outcome { code, rank_failed, faults, error_rates } = supervise::attempt(job, plan.node, &setting)
             .map_err(|error| Refused::new(without_prefix(&error.to_string())))?;
-        if !rank_failed || restart >= job.ending.max_restarts {
+        if let (Some(machine), false) = (&mut node.machine, error_rates.is_empty()) {
+            let place = known::place(&context.inherited, Path::new("/"), machine);
+            known::note_errors(machine, place.as_deref(), &error_rates);
+        }
+        if !(rank_failed || faults.is_some()) || restart >= job.ending.max_restarts {
             return Ok(code);
+        }
+        if let Some(faults) = faults {
+            node = after_faults(job, &node, &faults, context);
         }
         context.restart_count += 1;
         let wait = back_off(restart);
@@ -97,6 +112,18 @@ fn attempts(
             return Ok(128 + signal);
         }
     }
+}
+
+/// The machine as it is now, without the GPUs that are lost.
+fn after_faults(job: &Job, before: &Node, faults: &[Change], context: &StartContext) -> Node {
+    let lost: Vec<PciAddress> = faults
+        .iter()
+        .filter(|fault| fault.is_lost())
+        .filter_map(|fault| before.machine.as_ref()?.gpus.iter().find(|gpu| gpu.index == fault.gpu)?.address)
+        .collect();
+    let mut node = Node::read_for(job, Path::new("/"), &context.inherited, &context.hostname);
+    node.leave_out(&lost);
+    node
 }
 
 /// The GPUs of the job with their ranks, if they are to be looked at while it runs.

@@ -30,6 +30,12 @@ pub enum CommError {
         /// What it should be.
         wanted: &'static str,
     },
+    /// CUDA shows this process other GPUs than the launcher gave it.
+    #[error("this rank does not see the GPUs that it was given: {how}")]
+    OtherGpus {
+        /// What is different.
+        how: String,
+    },
     /// The segment cannot be made or is not the right one.
     #[error(transparent)]
     Segment(#[from] SegmentError),

@@ -33,6 +33,8 @@ mod fork_guard;
 mod handover;
 pub mod node;
 mod numa;
+#[doc(hidden)]
+pub mod probe;
 mod process;
 mod protocol;
 mod report;

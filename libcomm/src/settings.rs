@@ -36,6 +36,8 @@ pub struct Settings {
     pub path: Option<Path>,
     /// [`env::P2P`].
     pub peer_to_peer: bool,
+    /// [`env::LINK_HEALTH`]; 100 where nothing is known.
+    pub link_health: u32,
     /// [`env::FAULT`].
     pub fault: Option<Fault>,
 }
@@ -56,6 +58,7 @@ impl Settings {
             protocol: None,
             path: None,
             peer_to_peer: true,
+            link_health: 100,
             fault: None,
         }
     }
@@ -84,6 +87,7 @@ impl Settings {
             (settings.protocol, settings.path) = (protocol, path);
         }
         settings.peer_to_peer = choice(env::P2P, "on or off", on_or_off)?.unwrap_or(true);
+        settings.link_health = env::number(env::LINK_HEALTH)?.map_or(100, |health| health.min(100) as u32);
         settings.fault = env::text(env::FAULT).map(|text| Fault::parse(&text)).transpose()?;
         Ok((settings, launched))
     }

@@ -33,6 +33,8 @@ pub struct Request<'a> {
     pub cpus: Option<&'a CpuMask>,
     /// The NUMA node whose memory it gets first.
     pub memory_node: Option<usize>,
+    /// Device files that it must be able to open.
+    pub devices: &'a [CString],
     /// Its standard input, output and error; all above 2.
     pub stdio: [BorrowedFd<'a>; 3],
     /// Take standard input as the controlling terminal.
@@ -97,6 +99,8 @@ pub enum Step {
     AffinityDiffers,
     /// The memory policy.
     Memory,
+    /// A GPU's device file.
+    Device,
     /// `execve`.
     Exec,
 }
@@ -119,6 +123,7 @@ struct Setup {
     cpus: *const u64,
     cpu_bytes: usize,
     memory_nodes: [u64; NODE_WORDS],
+    devices: *const *const libc::c_char,
     stdio: [RawFd; 3],
     controlling_terminal: bool,
     inherited: RawFd,
@@ -156,6 +161,7 @@ impl Spawner {
     pub fn spawn(&mut self, request: &Request<'_>) -> Result<Child, SpawnError> {
         let argv = pointers(&[request.argv]);
         let envp = pointers(&request.env);
+        let devices = pointers(&[request.devices]);
         let mut setup = Setup {
             path: request.path.as_ptr(),
             argv: argv.as_ptr(),
@@ -164,6 +170,7 @@ impl Spawner {
             cpus: request.cpus.map_or(ptr::null(), |mask| mask.0.as_ptr()),
             cpu_bytes: request.cpus.map_or(0, |mask| mask.0.len() * 8),
             memory_nodes: nodes(request.memory_node),
+            devices: devices.as_ptr(),
             stdio: request.stdio.map(|fd| fd.as_raw_fd()),
             controlling_terminal: request.controlling_terminal,
             inherited: request.inherited.map_or(-1, |fd| fd.as_raw_fd()),
@@ -229,6 +236,7 @@ impl Step {
             Step::Affinity,
             Step::AffinityDiffers,
             Step::Memory,
+            Step::Device,
         ]
         .into_iter()
         .find(|&step| step as c_int == number)
@@ -309,6 +317,14 @@ unsafe fn prepare(setup: &Setup) -> Step {
         }
         if !has_memory_policy(setup) {
             return Step::Memory;
+        }
+        // Not opened: that would wake a GPU that rests. `access` asks the device cgroup, too.
+        let mut device = setup.devices;
+        while !(*device).is_null() {
+            if libc::access(*device, libc::R_OK | libc::W_OK) < 0 {
+                return Step::Device;
+            }
+            device = device.add(1);
         }
         libc::setrlimit(libc::RLIMIT_NOFILE, &setup.open_files);
         libc::execve(setup.path, setup.argv, setup.envp);

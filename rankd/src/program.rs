@@ -103,7 +103,7 @@ pub fn explain(program: &Path, working_dir: Option<&Path>, error: &SpawnError) -
             ),
             code: 125,
         },
-        Step::Group | Step::DeathSignal | Step::Descriptors => Refusal {
+        Step::Group | Step::DeathSignal | Step::Descriptors | Step::Device => Refusal {
             reason: format!("cannot prepare a process for '{shown}'\n  cause: {:?}: {cause}", error.step),
             code: 125,
         },
@@ -292,7 +292,7 @@ fn current_dir(working_dir: Option<&Path>) -> String {
 }
 
 /// "No such file or directory", without Rust's "(os error 2)".
-fn os_text(error: &io::Error) -> String {
+pub(crate) fn os_text(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

@@ -55,6 +55,8 @@ pub struct RankPlan {
     pub cpus: Option<Vec<usize>>,
     /// The NUMA node whose memory it gets first; `None` leaves that to the kernel.
     pub memory_node: Option<usize>,
+    /// Device files of the GPUs that it shall see, which it must be able to open.
+    pub devices: Vec<Vec<u8>>,
     /// Make its standard input its controlling terminal (a pty).
     pub controlling_terminal: bool,
 }

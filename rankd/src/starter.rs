@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use comm::node::{JobSegment, JoinServer};
 
-use crate::child::{Child, CpuMask, Request, Spawner};
+use crate::child::{Child, CpuMask, Request, SpawnError, Spawner, Step};
 use crate::environment::RankEnvironment;
-use crate::program::{Refusal, explain, find, is_shell_text};
+use crate::program::{Refusal, explain, find, is_shell_text, os_text};
 use crate::proto::{NodePlan, RankPlan};
 use crate::start::RankStdio;
 
@@ -62,6 +62,7 @@ impl Starter {
         let working_dir = rank.working_dir.as_deref().map(|directory| Path::new(OsStr::from_bytes(directory)));
         let found = self.find(plan, rank, working_dir)?;
         let cpus = rank.cpus.as_deref().map(CpuMask::new);
+        let devices = rank.devices.iter().map(|device| c_string(device)).collect::<Result<Vec<_>, _>>()?;
         let directory = working_dir.map(|directory| c_string(directory.as_os_str().as_bytes())).transpose()?;
         let mut attempt = |found: &Found, argv: &[CString]| {
             let path = c_string(if found.through_shell { b"/bin/sh" } else { found.path.as_os_str().as_bytes() })?;
@@ -72,6 +73,7 @@ impl Starter {
                 working_dir: directory.as_deref(),
                 cpus: cpus.as_ref(),
                 memory_node: rank.memory_node,
+                devices: &devices,
                 stdio: [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()],
                 controlling_terminal: rank.controlling_terminal,
                 inherited: segment.map(JobSegment::as_fd),
@@ -84,6 +86,9 @@ impl Starter {
             Ok(child) => return Ok(child),
             Err(error) => error,
         };
+        if error.step == Step::Device {
+            return Err(closed_device(rank, &error));
+        }
         let seen = working_dir.map_or_else(|| found.path.clone(), |base| base.join(&found.path));
         let is_text_without_interpreter =
             error.cause.raw_os_error() == Some(libc::ENOEXEC) && !found.through_shell && is_shell_text(&seen);
@@ -114,6 +119,21 @@ impl Starter {
         };
         self.found[rank.program] = Some(found.clone());
         Ok(found)
+    }
+}
+
+/// A GPU of the plan that the rank's own process cannot open.
+fn closed_device(rank: &RankPlan, error: &SpawnError) -> Refusal {
+    use rustix::fs::{Access, access};
+    let closed = |device: &&Vec<u8>| access(OsStr::from_bytes(device), Access::READ_OK | Access::WRITE_OK).is_err();
+    let device = rank.devices.iter().find(closed).map_or("a device file".into(), |path| String::from_utf8_lossy(path));
+    Refusal {
+        reason: format!(
+            "rank {} cannot use a GPU that it was given\n  cause: {device}: {}\n  try: `prun doctor`; GPUs that this job may use with --gpus; permissions of the device file or of the batch system's cgroup",
+            rank.rank,
+            os_text(&error.cause)
+        ),
+        code: 125,
     }
 }
 

@@ -1,15 +1,17 @@
-//! The page of `prun topo --html` in a real browser: every link can be pointed at and says what the model says, there
-//! are as many as the model has, and no label lies over another.
+//! The page of `prun topo --html` in a real browser: every link can be pointed at and then says what the model says
+//! (`prun topo --json`), there are as many as the model has, and no label lies over another.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
 use tests::{Scratch, built};
 
 /// Runs in the page: points at every link, reads the tip, and compares boxes of labels. The result becomes the title.
 const CHECK: &str = r#"<script>
 addEventListener("load", () => {
   const wrong = [], tip = document.getElementById("tip");
+  const seen = {};
   let reached = 0;
   for (const group of document.querySelectorAll("g.link")) {
     const path = group.querySelector("path"), length = path.getTotalLength(), frame = path.getScreenCTM();
@@ -20,6 +22,7 @@ addEventListener("load", () => {
       if (!below || below.closest("g.link") !== group) continue;
       below.dispatchEvent(new MouseEvent("mousemove", {bubbles: true, clientX: point.x, clientY: point.y}));
       hit = !tip.hidden && tip.textContent === group.dataset.tip && group.classList.contains("hot");
+      if (hit) seen[group.id] = tip.textContent;
     }
     if (hit) reached++; else wrong.push("cannot point at " + group.id);
     group.dispatchEvent(new MouseEvent("mouseleave"));
@@ -36,6 +39,10 @@ addEventListener("load", () => {
       if (text.getBoundingClientRect().right > frame.right + 0.5) wrong.push(text.textContent + " leaves its box");
     });
   });
+  const found = document.createElement("pre");
+  found.id = "seen";
+  found.textContent = JSON.stringify(seen);
+  document.body.append(found);
   document.title = "CHECKED " + reached + " " + document.querySelectorAll("g.gpu").length + " " + (wrong.join("; ") || "fine");
 });
 </script>"#;
@@ -46,8 +53,8 @@ fn chromium() -> Option<&'static str> {
         .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
 }
 
-/// The title that the page has once it was checked.
-fn checked(page: &Path, browser: &str) -> String {
+/// The title that the page has once it was checked, and what each link said when it was pointed at.
+fn checked(page: &Path, browser: &str) -> (String, Value) {
     let html = std::fs::read_to_string(page).expect("prun wrote it");
     let page = page.with_extension("checked.html");
     std::fs::write(&page, html.replace("</body>", &format!("{CHECK}</body>"))).expect("a writable scratch directory");
@@ -66,7 +73,51 @@ fn checked(page: &Path, browser: &str) -> String {
         .output()
         .expect("the browser starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.split("<title>").nth(1).and_then(|rest| rest.split("</title>").next()).unwrap_or("no title").to_owned()
+    let between = |begin: &str, end: &str| text.split(begin).nth(1).and_then(|rest| rest.split(end).next());
+    let seen = between("<pre id=\"seen\">", "</pre>").unwrap_or_default();
+    let seen = ["&lt;", "<", "&gt;", ">", "&amp;", "&"]
+        .chunks(2)
+        .fold(seen.to_owned(), |text, pair| text.replace(pair[0], pair[1]));
+    let title = between("<title>", "</title>").unwrap_or("no title").to_owned();
+    (title, serde_json::from_str(&seen).unwrap_or_default())
+}
+
+/// What the page must say of a link, from the model: its kind, its figures, its ends' PCIe links.
+fn expected(model: &Value, link: &Value) -> Vec<String> {
+    let mut lines = vec![format!("{} – {}: {} (", text(&link["a"]), text(&link["b"]), text(&link["kind"]))];
+    if let (Some(there), Some(back)) = (link["gb-s"].as_f64(), link["back-gb-s"].as_f64()) {
+        lines.push(format!("measured {there:.0} GB/s there, {back:.0} GB/s back"));
+    }
+    if let Some(both) = link["both-gb-s"].as_f64() {
+        lines.push(format!("{both:.0} GB/s each way with both at once"));
+    }
+    if let Some(us) = link["us"].as_f64() {
+        lines.push(format!("{us:.1} µs one way"));
+    }
+    for way in link["way"].as_array().into_iter().flatten() {
+        lines.push(format!("{:.0} both at once", way["both-gb-s"].as_f64().expect("a figure")));
+    }
+    if link["peer-proven"] == true {
+        lines.push("peer access proven".into());
+    }
+    for end in ["a", "b"] {
+        let gpu = list(&model["gpu"]).find(|gpu| format!("GPU{}", gpu["index"]) == text(&link[end])).expect("a GPU");
+        let device = list(&model["device"]).find(|device| device["address"] == gpu["address"]);
+        if let Some(width) = device.and_then(|device| device["link"]["width"].as_u64()) {
+            let now = format!("{}: PCIe now Gen", text(&link[end]));
+            lines.push(now);
+            lines.push(format!(" x{width}, at best "));
+        }
+    }
+    lines
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
 
 #[test]
@@ -77,16 +128,35 @@ fn every_link_can_be_pointed_at_and_no_label_lies_over_another() {
     };
     let scratch = Scratch::new();
     let nodes: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("nodes");
-    for (machine, gpus) in [("hgx-h200", 8), ("dgx-1", 8), ("two-sockets-4gpu", 4), ("no-numa-directory", 2)] {
+    let machines = ["hgx-h200", "dgx-1", "two-sockets-4gpu", "no-numa-directory", "two-h200-vm"];
+    for machine in machines {
         let page = scratch.join(format!("{machine}.html"));
-        let made = Command::new(built("prun"))
-            .args(["topo", "--node"])
-            .arg(nodes.join(format!("{machine}.toml")))
-            .arg("--html")
-            .arg(&page)
-            .output();
-        assert!(made.expect("prun is built").status.success(), "{machine}");
-        let links = gpus * (gpus - 1) / 2;
-        assert_eq!(checked(&page, browser), format!("CHECKED {links} {gpus} fine"), "{machine}");
+        let topo = |options: &[&str]| {
+            let node = nodes.join(format!("{machine}.toml"));
+            let output = Command::new(built("prun"))
+                .args(["topo", "--node"])
+                .arg(node)
+                .args(options)
+                .output()
+                .expect("prun is built");
+            assert!(output.status.success(), "{machine}");
+            output.stdout
+        };
+        let nccl = scratch.file("nccl.log", b"vm:1:2 [0] NCCL INFO Channel 00/01 : 0 1\n", 0o644);
+        topo(&["--html", page.to_str().expect("text"), "--nccl", nccl.to_str().expect("text")]);
+        let model: Value = serde_json::from_slice(&topo(&["--json"])).expect("JSON");
+        let between = |link: &&Value| text(&link["b"]).starts_with("GPU");
+        let links: Vec<&Value> = list(&model["link"]).filter(between).collect();
+        let gpus = list(&model["gpu"]).count();
+        assert_eq!(links.len(), gpus * (gpus - 1) / 2, "{machine}");
+        let (title, seen) = checked(&page, browser);
+        assert_eq!(title, format!("CHECKED {} {gpus} fine", links.len()), "{machine}");
+        for link in links {
+            let said = text(&seen[format!("{}-{}", text(&link["a"]), text(&link["b"]))]);
+            for part in expected(&model, link) {
+                assert!(said.contains(&part), "{machine}: {part} is not in\n{said}");
+            }
+        }
+        assert!(text(&seen["GPU0-GPU1"]).contains("on NCCL's ring: 1 of 1 channels"), "{machine}");
     }
 }

@@ -31,8 +31,8 @@ fn main() -> anyhow::Result<()> {
         let defines = [defines(name, element), vec!["-DCHECKED=1".to_owned()]].concat();
         (format!("{name}.checked"), "allreduce.cu", defines)
     });
-    let common = ("common".to_owned(), "common.cu", vec![]);
-    for (name, source, defines) in plain.into_iter().chain(checked).chain([common]) {
+    let untyped = [("common".to_owned(), "common.cu", vec![]), ("probe".to_owned(), "probe.cu", vec![])];
+    for (name, source, defines) in plain.into_iter().chain(checked).chain(untyped) {
         let ptx = compile(root, source, defines)?;
         let path = root.join("ptx").join(format!("{name}.ptx"));
         if !check {

@@ -1,11 +1,12 @@
-//! A score for each GPU's way to the others, from 0 to 100, with its reasons.
+//! A score from 0 to 100 for each GPU, each link between GPUs and the machine, with its reasons.
 //!
 //! Each term has a weight and a value from 0 to 1; the score is the weighted mean of those that are known. Counters
-//! enter as rates, never as totals: an old machine is not a sick one.
+//! enter as rates, never as totals: an old machine is not a sick one. A link has the worse of its two ends; one over
+//! which data did not arrive has 0; the machine has the score of its worst link.
 //!
 //! | term | weight | value |
 //! | --- | --- | --- |
-//! | lanes | 30 | lanes in use / lanes that both ends have |
+//! | lanes | 30 | lanes in use / lanes that both ends have; NVLinks that are up / all of them |
 //! | speed | 20 | speed / speed that both ends have; only while the GPU works |
 //! | bandwidth | 25 | measured to the slowest peer / what the kind of link should give, 1 at most |
 //! | correctable errors | 10 | 1 / (1 + errors a second) |
@@ -16,9 +17,9 @@ use serde_json::{Value, json};
 use super::link::{self, Busy};
 use super::{Examination, errors};
 use crate::real::pow;
-use crate::topology::{Gpu, Machine, gpu_name};
+use crate::topology::{ErrorRates, Gpu, Link, LinkKind, Machine, PciLink, gpu_name};
 
-/// Below this, a link is avoided where there is another way.
+/// Below this, a link is avoided where there is another way, and libcomm sends smaller chunks over it.
 pub const THRESHOLD: u32 = 60;
 
 /// One reason of a score.
@@ -52,6 +53,11 @@ impl Health {
         if weights > 0.0 { (sum / weights * 100.0).round() as u32 } else { 100 }
     }
 
+    /// Whether it is a link's, not a GPU's or the machine's.
+    pub fn is_link(&self) -> bool {
+        self.place.contains('-')
+    }
+
     /// One line with all reasons.
     pub fn text(&self) -> String {
         let known: Vec<String> = self
@@ -77,68 +83,185 @@ impl Health {
     }
 }
 
-/// Of every GPU of which anything is known.
+/// Of every GPU and of every link between GPUs of which anything is known, then of the machine.
 pub fn all(examined: &Examination) -> Vec<Health> {
-    examined.machine.gpus.iter().filter_map(|gpu| with_rates(examined, gpu)).collect()
+    let machine = with_rates(examined);
+    let gpus = machine.gpus.iter().filter_map(|gpu| of_gpu(&machine, gpu));
+    let links = machine.links.iter().filter_map(|link| of_link(&machine, link));
+    let mut all: Vec<Health> = gpus.chain(links).collect();
+    all.extend(of_machine(&machine));
+    all
 }
 
-/// Without rates: what one look tells.
+/// The machine with the errors that were counted while it was looked at.
+fn with_rates(examined: &Examination) -> Machine {
+    let mut machine = examined.machine.clone();
+    for gpu in &mut machine.gpus {
+        if let Some((correctable_per_s, worse)) = errors::rates(examined, gpu) {
+            gpu.errors = Some(ErrorRates { correctable_per_s, worse });
+        }
+    }
+    machine
+}
+
+/// A GPU's PCIe link, and what was measured to its slowest peer.
 pub fn of_gpu(machine: &Machine, gpu: &Gpu) -> Option<Health> {
-    health(machine, gpu, None)
-}
-
-fn with_rates(examined: &Examination, gpu: &Gpu) -> Option<Health> {
-    health(&examined.machine, gpu, errors::rates(examined, gpu))
-}
-
-fn health(machine: &Machine, gpu: &Gpu, rates: Option<(f64, u64)>) -> Option<Health> {
-    let device = machine.device_of(gpu);
-    let above = device.and_then(|device| machine.device(*device.above.last()?));
-    let now = device.map(|device| device.link).unwrap_or_default();
-    let best = device.map(|device| link::best(device, above)).unwrap_or_default();
-    let lanes = now.width.zip(best.max_width).map(|(now, best)| (f64::from(now) / f64::from(best)).min(1.0));
-    let works = link::busy(gpu) == Busy::Yes;
-    let full = now.speed.is_some() && now.speed >= best.max_speed && best.max_speed.is_some();
-    let speed = now.speed.zip(best.max_speed).filter(|_| works || full).map(|(now, best)| {
-        let generation = |speed: crate::topology::Speed| f64::from(speed.generation().unwrap_or(1));
-        pow(2.0, generation(now) - generation(best)).min(1.0)
-    });
     let own = gpu_name(gpu.index);
+    let mut terms = pcie_terms(&[End::of(machine, gpu)]);
     let slowest = machine
         .links
         .iter()
-        .filter(|link| link.b.starts_with("GPU") && (link.a == own || link.b == own))
-        .filter_map(|link| {
-            let measured = [link.gb_s, link.back_gb_s].into_iter().flatten().min_by(f64::total_cmp)?;
-            let expected = link.kind.estimated_gb_s(best.max_gb_s());
-            Some((measured / expected, measured, link.kind))
-        })
+        .filter(|link| link.a == own || link.b == own)
+        .filter_map(|link| bandwidth(machine, link))
         .min_by(|one, other| one.0.total_cmp(&other.0));
-    let term = |name, weight, value: Option<f64>, evidence: String| Term { name, weight, value, evidence };
-    let terms = vec![
-        term("lanes", 30.0, lanes, format!("{} of {}", now.shown(), best.max_shown())),
-        term("speed", 20.0, speed, if works { "under load".into() } else { "at rest".into() }),
-        term(
-            "bandwidth",
-            25.0,
-            slowest.map(|(part, _, _)| part.min(1.0)),
-            slowest.map_or(String::new(), |(_, gb_s, kind)| format!("{gb_s:.0} GB/s over {kind}")),
-        ),
-        term(
-            "correctable errors",
-            10.0,
-            rates.map(|(per_second, _)| 1.0 / (1.0 + per_second)),
-            rates.map_or(String::new(), |(per_second, _)| format!("{per_second:.1} a second")),
-        ),
-        term(
-            "worse errors",
-            15.0,
-            rates.map(|(_, worse)| if worse == 0 { 1.0 } else { 0.0 }),
-            rates.map_or(String::new(), |(_, worse)| format!("{worse} seen")),
-        ),
-    ];
-    let known = terms.iter().any(|term| term.value.is_some());
-    known.then_some(Health { place: own, terms })
+    terms.insert(2, bandwidth_term(slowest));
+    known(own, terms)
+}
+
+/// A link between two GPUs: both ends of its PCIe part, or its NVLinks; 0 if data that was written did not arrive.
+pub fn of_link(machine: &Machine, link: &Link) -> Option<Health> {
+    let place = format!("{}-{}", link.a, link.b);
+    let ends = ends(machine, link)?;
+    if link.peer_proven == Some(false) {
+        let why = link.trouble.clone().unwrap_or_else(|| "data that was written did not arrive".into());
+        return known(place, vec![term("proof", 100.0, Some(0.0), why)]);
+    }
+    let mut terms = match link.kind {
+        LinkKind::Nvlink(_) => {
+            let share = |gpu: &Gpu| {
+                let state = gpu.state.as_ref()?;
+                let (up, down) = state.nvlinks_up.zip(state.nvlinks_down)?;
+                (up + down > 0).then(|| (f64::from(up) / f64::from(up + down), format!("{up} of {} up", up + down)))
+            };
+            let worst = ends.iter().filter_map(|gpu| share(gpu)).min_by(|one, other| one.0.total_cmp(&other.0));
+            vec![term(
+                "lanes",
+                30.0,
+                worst.as_ref().map(|(part, _)| *part),
+                worst.map(|(_, text)| text).unwrap_or_default(),
+            )]
+        }
+        _ => pcie_terms(&ends.map(|gpu| End::of(machine, gpu))),
+    };
+    let at = terms.len().min(2);
+    terms.insert(at, bandwidth_term(bandwidth(machine, link)));
+    known(place, terms)
+}
+
+/// A machine is as healthy as its worst link.
+pub fn of_machine(machine: &Machine) -> Option<Health> {
+    let gpus = machine.gpus.iter().filter_map(|gpu| of_gpu(machine, gpu));
+    let links = machine.links.iter().filter_map(|link| of_link(machine, link));
+    let worst = gpus.chain(links).min_by_key(Health::score)?;
+    let part = f64::from(worst.score()) / 100.0;
+    known("the machine".into(), vec![term("worst link", 100.0, Some(part), worst.place)])
+}
+
+/// What a ring gets of a link: its GB/s, and next to nothing of one that is to be avoided.
+pub fn ring_gb_s(machine: &Machine, a: usize, b: usize) -> f64 {
+    let gb_s = machine.gpu_gb_s(a, b);
+    if is_avoided(machine, a, b) { gb_s / 1000.0 } else { gb_s }
+}
+
+/// Whether the link between two GPUs is under the threshold.
+pub fn is_avoided(machine: &Machine, a: usize, b: usize) -> bool {
+    score_of(machine, a, b).is_some_and(|score| score < THRESHOLD)
+}
+
+/// The score of the link between two GPUs, where anything is known of it.
+pub fn score_of(machine: &Machine, a: usize, b: usize) -> Option<u32> {
+    machine.gpu_link(a, b).and_then(|link| of_link(machine, link)).map(|health| health.score())
+}
+
+/// A GPU's end of its PCIe link.
+struct End {
+    name: String,
+    now: PciLink,
+    best: PciLink,
+    works: bool,
+    errors: Option<ErrorRates>,
+}
+
+impl End {
+    fn of(machine: &Machine, gpu: &Gpu) -> End {
+        let device = machine.device_of(gpu);
+        let above = device.and_then(|device| machine.device(*device.above.last()?));
+        End {
+            name: gpu_name(gpu.index),
+            now: device.map(|device| device.link).unwrap_or_default(),
+            best: device.map(|device| link::best(device, above)).unwrap_or_default(),
+            works: link::busy(gpu) == Busy::Yes,
+            errors: gpu.errors,
+        }
+    }
+
+    fn lanes(&self) -> Option<(f64, String)> {
+        let part = self.now.width.zip(self.best.max_width).map(|(now, best)| f64::from(now) / f64::from(best));
+        part.map(|part| (part.min(1.0), format!("{} of {}", self.now.shown(), self.best.max_shown())))
+    }
+
+    fn speed(&self) -> Option<(f64, String)> {
+        let (now, best) = self.now.speed.zip(self.best.max_speed)?;
+        let generation = |speed: crate::topology::Speed| f64::from(speed.generation().unwrap_or(1));
+        let part = pow(2.0, generation(now) - generation(best)).min(1.0);
+        (self.works || now >= best).then(|| (part, if self.works { "under load" } else { "at rest" }.into()))
+    }
+
+    fn correctable(&self) -> Option<(f64, String)> {
+        let rate = self.errors?.correctable_per_s;
+        Some((1.0 / (1.0 + rate), format!("{rate:.1} a second")))
+    }
+
+    fn worse(&self) -> Option<(f64, String)> {
+        let worse = self.errors?.worse;
+        Some((if worse == 0 { 1.0 } else { 0.0 }, format!("{worse} seen")))
+    }
+}
+
+/// The terms of a PCIe link; of two ends the worse one counts and is named.
+fn pcie_terms(ends: &[End]) -> Vec<Term> {
+    let worst = |name, weight, of: fn(&End) -> Option<(f64, String)>| {
+        let found = ends.iter().filter_map(|end| Some((of(end)?, &end.name)));
+        let worst = found.min_by(|((one, _), _), ((other, _), _)| one.total_cmp(other));
+        let evidence = worst.as_ref().map(|((_, text), name)| match ends.len() {
+            1 => text.clone(),
+            _ => format!("{name}: {text}"),
+        });
+        term(name, weight, worst.map(|((part, _), _)| part), evidence.unwrap_or_default())
+    };
+    vec![
+        worst("lanes", 30.0, End::lanes),
+        worst("speed", 20.0, End::speed),
+        worst("correctable errors", 10.0, End::correctable),
+        worst("worse errors", 15.0, End::worse),
+    ]
+}
+
+/// Measured against what the kind of link should give: the part, the figure, the kind.
+pub(super) fn bandwidth(machine: &Machine, link: &Link) -> Option<(f64, f64, LinkKind)> {
+    let ends = ends(machine, link)?;
+    let measured = [link.gb_s, link.back_gb_s].into_iter().flatten().min_by(f64::total_cmp)?;
+    let most = ends.iter().filter_map(|gpu| End::of(machine, gpu).best.max_gb_s()).min_by(f64::total_cmp);
+    Some((measured / link.kind.estimated_gb_s(most), measured, link.kind))
+}
+
+fn bandwidth_term(found: Option<(f64, f64, LinkKind)>) -> Term {
+    let evidence = found.map_or(String::new(), |(_, gb_s, kind)| format!("{gb_s:.0} GB/s over {kind}"));
+    term("bandwidth", 25.0, found.map(|(part, _, _)| part.min(1.0)), evidence)
+}
+
+/// The two GPUs of a link; `None` if one end is none.
+fn ends<'a>(machine: &'a Machine, link: &Link) -> Option<[&'a Gpu; 2]> {
+    let gpu = |name: &str| machine.gpus.iter().find(|gpu| gpu_name(gpu.index) == *name);
+    Some([gpu(&link.a)?, gpu(&link.b)?])
+}
+
+fn term(name: &'static str, weight: f64, value: Option<f64>, evidence: String) -> Term {
+    Term { name, weight, value, evidence }
+}
+
+fn known(place: String, terms: Vec<Term>) -> Option<Health> {
+    terms.iter().any(|term| term.value.is_some()).then_some(Health { place, terms })
 }
 
 #[cfg(test)]
@@ -168,5 +291,26 @@ mod tests {
         machine.devices.clear();
         machine.links.clear();
         assert_eq!(of_gpu(&machine, &machine.gpus[0]), None);
+    }
+
+    #[test]
+    fn a_link_has_the_worse_of_its_ends_and_the_machine_its_worst_link() {
+        let mut machine = two_sockets();
+        let link = |machine: &Machine, a, b| of_link(machine, machine.gpu_link(a, b).unwrap()).unwrap();
+        assert_eq!(link(&machine, 1, 2).score(), 100);
+        machine.devices[5].link.width = Some(4);
+        machine.gpus[1].errors = Some(ErrorRates { correctable_per_s: 9.0, worse: 0 });
+        // 30 × 1/4 + 20 + 10 × 1/10 + 15 of 75.
+        let hurt = link(&machine, 1, 2);
+        assert_eq!(hurt.score(), 58, "{}", hurt.text());
+        assert!(hurt.text().contains("GPU2: Gen5 x4 of Gen5 x16") && hurt.text().contains("GPU1: 9.0 a second"));
+        // GPU2 itself has no errors that are known: 30 × 1/4 + 20 of 50.
+        assert_eq!(of_machine(&machine).unwrap().score(), 55);
+        assert!(is_avoided(&machine, 1, 2) && !is_avoided(&machine, 0, 1));
+        // NVLinks do not care for PCIe lanes.
+        assert_eq!(link(&machine, 0, 1).score(), 100);
+        machine.links[0].failed("no answer within 5 s".into());
+        assert_eq!((link(&machine, 0, 1).score(), of_machine(&machine).unwrap().score()), (0, 0));
+        assert!(ring_gb_s(&machine, 0, 1) < 1.0);
     }
 }

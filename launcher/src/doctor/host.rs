@@ -50,6 +50,12 @@ pub struct Host {
     /// The NCCL library that is installed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nccl: Option<String>,
+    /// The version of the CUDA library that programs of this machine load, which must be the driver's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda_library: Option<String>,
+    /// The CUDA toolkit that is installed, as `13.0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda_toolkit: Option<String>,
     /// Lines about GPUs and PCIe errors in the kernel log; absent: it may not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_log: Option<Vec<String>>,
@@ -74,7 +80,10 @@ pub fn read() -> Host {
             || text("proc/1/environ").is_some_and(|environ| environ.contains("container=")),
         has_cgroup: has_cgroup(),
         numa_balancing: text("proc/sys/kernel/numa_balancing").map(|text| text.trim() != "0"),
-        nccl: nccl(),
+        nccl: installed("libnccl.so."),
+        // The name without a version is a link to it.
+        cuda_library: installed("libcuda.so.").filter(|version| version.contains('.')),
+        cuda_toolkit: text("usr/local/cuda/version.json").and_then(|text| toolkit(&text)),
         kernel_log: kernel_log(),
     }
 }
@@ -85,8 +94,8 @@ fn has_cgroup() -> bool {
     made.is_some_and(|cgroup| cgroup.remove())
 }
 
-/// The version in the name of an installed libnccl.
-fn nccl() -> Option<String> {
+/// The longest version in the name of an installed library: `libnccl.so.2` is a link to `libnccl.so.2.28.9`.
+fn installed(library: &str) -> Option<String> {
     let places = [
         "/usr/lib/x86_64-linux-gnu",
         "/usr/lib/aarch64-linux-gnu",
@@ -98,8 +107,21 @@ fn nccl() -> Option<String> {
         .iter()
         .flat_map(|place| fs::read_dir(place).into_iter().flatten().flatten())
         .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter_map(|name| name.strip_prefix("libnccl.so.").map(str::to_owned))
+        .filter_map(|name| name.strip_prefix(library).map(str::to_owned))
         .max_by_key(String::len)
+}
+
+/// `"cuda" : { "name" : "CUDA SDK", "version" : "13.0.48" }` of the toolkit's own file.
+fn toolkit(text: &str) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    let version = value["cuda"]["version"].as_str()?;
+    Some(version.split('.').take(2).collect::<Vec<_>>().join("."))
+}
+
+/// The two numbers of `13.0`.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Records of `/dev/kmsg` that are about GPUs or PCIe errors; `None` if it may not be read.
@@ -217,6 +239,37 @@ pub fn findings(host: &Host, machine: &Machine, ranks: Option<u32>) -> Vec<Findi
             .try_this("library and kernel module of the same version: reload the module or start the machine again after an update")
             .costs(0.9));
     }
+    if let (Some(library), Some(driver)) = (&host.cuda_library, &machine.driver)
+        && library != driver
+    {
+        add(Finding::new(
+            Level::Fault,
+            "driver-mismatch",
+            "NVIDIA driver",
+            "library and kernel module are of different versions",
+        )
+        .seen(format!("libcuda {library}, kernel module {driver}"))
+        .try_this("reload the module or start the machine again after an update; in a container, the host's libraries")
+        .costs(0.9));
+    }
+    if let (Some(toolkit), Some(served)) = (&host.cuda_toolkit, &machine.cuda)
+        && let (Some(built), Some(most)) = (version(toolkit), version(served))
+        && built > most
+    {
+        let (level, what) = match built.0 > most.0 {
+            true => (
+                Level::Warning,
+                "the CUDA toolkit is a generation newer than the driver: what it builds does not start",
+            ),
+            false => (
+                Level::Advice,
+                "the CUDA toolkit is newer than the driver: what it builds may need functions that are missing",
+            ),
+        };
+        add(Finding::new(level, "cuda-version", "CUDA", what)
+            .seen(format!("toolkit {toolkit}, the driver serves up to {served}"))
+            .try_this("a newer driver, an older toolkit, or the package cuda-compat"));
+    }
     for line in host.kernel_log.iter().flatten() {
         let fallen = line.contains("fallen off the bus");
         let xid = line.contains("Xid");
@@ -278,6 +331,30 @@ mod tests {
         let checks: Vec<&str> = found.iter().map(|finding| finding.check).collect();
         assert_eq!(checks, ["memlock", "open-files", "shm", "sysfs", "cgroup", "cpus", "numa-balancing", "kernel-log"]);
         assert_eq!(found.last().unwrap().level, Level::Fault);
+    }
+
+    #[test]
+    fn versions_that_do_not_fit_together_are_told() {
+        let mut machine = two_sockets();
+        (machine.driver, machine.cuda) = (Some("580.159.04".into()), Some("13.0".into()));
+        let checks = |library: &str, toolkit: &str| {
+            let host = Host {
+                has_sys: true,
+                has_cgroup: true,
+                cuda_library: Some(library.into()),
+                cuda_toolkit: toolkit_of(toolkit),
+                ..Host::default()
+            };
+            findings(&host, &machine, None).iter().map(|finding| (finding.check, finding.level)).collect::<Vec<_>>()
+        };
+        fn toolkit_of(version: &str) -> Option<String> {
+            toolkit(&format!(r#"{{"cuda": {{"name": "CUDA SDK", "version": "{version}"}}}}"#))
+        }
+        assert_eq!(checks("580.159.04", "13.0.48"), []);
+        assert_eq!(checks("580.159.04", "12.9.1"), []);
+        assert_eq!(checks("570.86.15", "13.1.0"), [("driver-mismatch", Level::Fault), ("cuda-version", Level::Advice)]);
+        assert_eq!(checks("580.159.04", "14.0.0"), [("cuda-version", Level::Warning)]);
+        assert_eq!(toolkit("nonsense"), None);
     }
 
     #[test]

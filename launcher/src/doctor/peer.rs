@@ -1,6 +1,6 @@
 //! Ways between GPUs: what the driver reports, what was proven, and what stands in the way.
 
-use super::{Finding, Level};
+use super::{Finding, Level, health};
 use crate::topology::{LinkKind, Machine, gpu_name};
 
 /// Measured bandwidth below this part of what the kind of link should give is a finding.
@@ -14,7 +14,7 @@ pub fn findings(machine: &Machine) -> Vec<Finding> {
         match (link.peer_proven, link.peer_reported) {
             (Some(false), _) => findings.push(
                 Finding::new(Level::Fault, "peer-access", &place, "data that one wrote did not arrive at the other")
-                    .seen("a pattern was written by the one and read by the other")
+                    .seen(link.trouble.clone().unwrap_or_else(|| "a pattern was written by the one and read by the other".into()))
                     .try_this("IOMMU off or in passthrough (iommu=pt), ACS off in the firmware; until then NCCL_P2P_DISABLE=1 for NCCL; libcomm goes through the host by itself")
                     .costs(0.9),
             ),
@@ -26,21 +26,25 @@ pub fn findings(machine: &Machine) -> Vec<Finding> {
             ),
             _ => {}
         }
-        if let (Some(gb_s), LinkKind::Nvlink(links)) = (link.gb_s, link.kind) {
-            let expected = LinkKind::Nvlink(links).estimated_gb_s(None);
-            if gb_s < expected * EXPECTED_PART {
-                findings.push(
-                    Finding::new(
-                        Level::Fault,
-                        "peer-bandwidth",
-                        &place,
-                        "the link is much slower than its kind allows",
-                    )
-                    .seen(format!("measured {gb_s:.0} GB/s, {} should give about {expected:.0}", link.kind))
-                    .try_this("nvidia-smi nvlink -s and -e: links that are down or count errors")
-                    .costs(1.0 - gb_s / expected),
-                );
-            }
+        if let Some((part, gb_s, kind)) = health::bandwidth(machine, link).filter(|_| link.peer_proven != Some(false))
+            && part < EXPECTED_PART
+        {
+            // What PCIe should give is known less well than what NVLink should.
+            let (level, cure) = match kind {
+                LinkKind::Nvlink(_) => {
+                    (Level::Fault, "nvidia-smi nvlink -s and -e: links that are down or count errors")
+                }
+                _ => (
+                    Level::Warning,
+                    "lanes and speed of both cards' links; ACS and IOMMU; `prun topo --measure` shows each way",
+                ),
+            };
+            findings.push(
+                Finding::new(level, "peer-bandwidth", &place, "the link is much slower than its kind allows")
+                    .seen(format!("measured {gb_s:.0} GB/s, {kind} should give about {:.0}", gb_s / part))
+                    .try_this(cure)
+                    .costs(1.0 - part),
+            );
         }
     }
     let redirecting: Vec<String> = machine

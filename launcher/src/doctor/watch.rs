@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::errors;
 use crate::topology::aer::{self, Severity};
-use crate::topology::{Device, GpuState, PciAddress, PciLink, gpu_name, nvml, read};
+use crate::topology::{Device, ErrorRates, GpuState, PciAddress, PciLink, gpu_name, nvml, read};
 
 /// The word that makes prun a helper. No user types it.
 pub const WORD: &str = "watch-machine";
@@ -35,6 +35,9 @@ const BUSY_PERCENT: u32 = 50;
 pub struct Look {
     /// Time of day.
     pub time: String,
+    /// Seconds since the helper was started.
+    #[serde(default)]
+    pub after_s: f64,
     /// GPUs by address; one that cannot be reached is missing.
     pub gpus: Vec<Seen>,
 }
@@ -63,6 +66,16 @@ pub struct Change {
     pub is_fault: bool,
 }
 
+impl Change {
+    /// Whether the GPU is gone.
+    pub fn is_lost(&self) -> bool {
+        self.kind == LOST
+    }
+}
+
+/// [`Change::kind`] of a GPU that vanished.
+const LOST: &str = "lost";
+
 /// What is different between two looks.
 pub fn compare(before: &Look, now: &Look) -> Vec<Change> {
     let mut changes = Vec::new();
@@ -74,7 +87,7 @@ pub fn compare(before: &Look, now: &Look) -> Vec<Change> {
         };
         let Some(is) = now.gpus.iter().find(|gpu| gpu.device.address == was.device.address) else {
             add(
-                "lost",
+                LOST,
                 true,
                 format!("{name} ({}) fell off the bus or does not answer any more, seen at {at}", was.device.address),
             );
@@ -116,7 +129,7 @@ fn fell(was: &PciLink, is: &PciLink, works: bool) -> bool {
 }
 
 /// Looks at the GPUs below `root`; NVML only speaks of this machine.
-fn look(root: &Path, gpus: &[PciAddress], nvml: Option<&Nvml>) -> Look {
+fn look(root: &Path, gpus: &[PciAddress], nvml: Option<&Nvml>, after: Duration) -> Look {
     let told = nvml.map(nvml::states).unwrap_or_default();
     let seen = gpus.iter().enumerate().filter_map(|(index, address)| {
         let mut device = read::device(root, *address, true);
@@ -135,11 +148,16 @@ fn look(root: &Path, gpus: &[PciAddress], nvml: Option<&Nvml>) -> Look {
             state: found.and_then(|found| found.gpu.state.clone()).unwrap_or_default(),
         })
     });
-    Look { time: jiff::ZonedDateTime::now().strftime("%H:%M:%S").to_string(), gpus: seen.collect() }
+    Look {
+        time: jiff::ZonedDateTime::now().strftime("%H:%M:%S").to_string(),
+        after_s: after.as_secs_f64(),
+        gpus: seen.collect(),
+    }
 }
 
 /// The helper process: writes looks to standard output until standard input ends, then a last one.
 pub fn helper(root: &Path) -> u8 {
+    let started = Instant::now();
     let mut out = std::io::stdout();
     let mut ended = ended_within(FIRST_LOOK);
     if ended {
@@ -149,7 +167,7 @@ pub fn helper(root: &Path) -> u8 {
     let gpus: Vec<PciAddress> =
         read::machine(root, read::Detail::Launch).gpus.iter().filter_map(|gpu| gpu.address).collect();
     loop {
-        let line = serde_json::to_string(&look(root, &gpus, nvml.as_ref())).unwrap_or_default();
+        let line = serde_json::to_string(&look(root, &gpus, nvml.as_ref(), started.elapsed())).unwrap_or_default();
         let written = writeln!(out, "{line}").and_then(|()| out.flush());
         if ended || written.is_err() {
             return 0;
@@ -173,6 +191,7 @@ pub struct Watcher {
     out: ChildStdout,
     open: bool,
     pending: Vec<u8>,
+    first: Option<Look>,
     last: Option<Look>,
     /// What was told already, by GPU and kind.
     told: BTreeSet<(usize, String)>,
@@ -199,6 +218,7 @@ impl Watcher {
             out,
             open: true,
             pending: Vec::new(),
+            first: None,
             last: None,
             told: BTreeSet::new(),
             changes: Vec::new(),
@@ -238,6 +258,9 @@ impl Watcher {
                         .filter(|change| self.told.insert((change.gpu, change.kind.clone()))),
                 );
             }
+            if self.first.is_none() {
+                self.first = Some(look.clone());
+            }
             self.last = Some(look);
         }
         self.changes.extend(new.iter().cloned());
@@ -246,7 +269,7 @@ impl Watcher {
 
     /// Asks for the last look, waits a moment for it, and leaves the helper behind: it ends by itself, or hangs in the
     /// driver, which nobody can change.
-    pub fn finish(mut self) -> (Vec<Change>, Vec<Change>) {
+    pub fn finish(mut self) -> Finished {
         drop(self.child.stdin.take());
         let deadline = Instant::now() + if self.last.is_some() { LAST_LOOK } else { Duration::ZERO };
         let mut new = Vec::new();
@@ -258,8 +281,43 @@ impl Watcher {
         }
         let _ = self.child.kill();
         let _ = self.child.try_wait();
-        (new, self.changes)
+        let rates = match (&self.first, &self.last) {
+            (Some(first), Some(last)) => error_rates(first, last),
+            _ => Vec::new(),
+        };
+        Finished { new, all: self.changes, rates }
     }
+}
+
+/// What the watch leaves behind.
+#[derive(Debug, Default)]
+pub struct Finished {
+    /// Changes that the last look showed.
+    pub new: Vec<Change>,
+    /// All changes.
+    pub all: Vec<Change>,
+    /// Errors of each GPU while it was watched, where they are counted.
+    pub rates: Vec<(PciAddress, ErrorRates)>,
+}
+
+/// How many errors each GPU reported between two looks. Moments that are too close tell nothing.
+fn error_rates(first: &Look, last: &Look) -> Vec<(PciAddress, ErrorRates)> {
+    let seconds = last.after_s - first.after_s;
+    let of = |was: &Seen| {
+        let is = last.gpus.iter().find(|is| is.device.address == was.device.address)?;
+        if is.device.aer.is_unknown() {
+            return None;
+        }
+        let (mut correctable, mut worse) = (0u64, 0u64);
+        for (severity, _, count) in errors::grown(&was.device, &is.device) {
+            match severity {
+                Severity::Correctable => correctable = correctable.saturating_add(count),
+                _ => worse = worse.saturating_add(count),
+            }
+        }
+        Some((was.device.address, ErrorRates { correctable_per_s: correctable as f64 / seconds, worse }))
+    };
+    if seconds < 1.0 { Vec::new() } else { first.gpus.iter().filter_map(of).collect() }
 }
 
 /// The sentence of a change, with the ranks that it concerns.
@@ -290,7 +348,7 @@ mod tests {
     }
 
     fn look(gpus: Vec<Seen>) -> Look {
-        Look { time: "12:03:07".into(), gpus }
+        Look { time: "12:03:07".into(), after_s: 0.0, gpus }
     }
 
     fn changes(was: Seen, is: Seen) -> Vec<String> {
@@ -327,6 +385,19 @@ mod tests {
         let found = changes(was, is);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].contains("2 correctable errors BadTLP") && found[1].contains("3 PCIe packets"), "{found:?}");
+    }
+
+    #[test]
+    fn errors_become_rates_of_the_whole_time() {
+        let mut first = look(vec![seen(5, 16, 90)]);
+        first.gpus[0].device.aer = Aer { correctable: Some(aer::read("BadTLP 3")), ..Aer::default() };
+        let mut last = first.clone();
+        last.gpus[0].device.aer = Aer { correctable: Some(aer::read("BadTLP 23")), ..Aer::default() };
+        assert_eq!(error_rates(&first, &last), []);
+        last.after_s = 10.0;
+        assert_eq!(error_rates(&first, &last)[0].1, ErrorRates { correctable_per_s: 2.0, worse: 0 });
+        last.gpus.clear();
+        assert_eq!(error_rates(&first, &last), []);
     }
 
     #[test]

@@ -258,6 +258,8 @@ pub enum OnFault {
     Warn,
     /// The job ends.
     Abort,
+    /// The job ends and is started again, on what is left of the machine.
+    Restart,
 }
 
 /// Which CPUs each rank may use.

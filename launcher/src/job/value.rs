@@ -384,7 +384,8 @@ impl FromStr for OnFault {
         match text {
             "warn" => Ok(OnFault::Warn),
             "abort" => Ok(OnFault::Abort),
-            _ => Err(not_a(text, "warn or abort")),
+            "restart" => Ok(OnFault::Restart),
+            _ => Err(not_a(text, "warn, abort or restart")),
         }
     }
 }

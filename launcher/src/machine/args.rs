@@ -84,13 +84,17 @@ pub struct TopoArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Measure: bandwidth of each NUMA node's memory from the CPUs of each other
+    /// Measure the links between GPUs, and each NUMA node's memory from the CPUs of each other
+    ///
+    /// Every pair of GPUs is measured by stores of a kernel, by the copy engine and through the host, in each direction
+    /// and in both at once; what arrives is compared. The figures are kept until the machine is started again: the ring,
+    /// prun plan and the pictures use them.
     #[arg(long, conflicts_with_all = ["node", "root"])]
     pub measure: bool,
 
-    /// Draw the rings of NCCL's NCCL_GRAPH_DUMP_FILE too
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub nccl_graph: Option<PathBuf>,
+    /// Draw NCCL's rings too: the file of NCCL_GRAPH_DUMP_FILE, or a log with NCCL_DEBUG=INFO
+    #[arg(long, alias = "nccl-graph", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub nccl: Option<PathBuf>,
 }
 
 /// `prun doctor`
@@ -130,6 +134,10 @@ pub struct DoctorArgs {
     /// With --lspci: the GPUs worked while it was written, so slow links are faults
     #[arg(long, requires = "lspci")]
     pub busy: bool,
+
+    /// Judge the links as they are, and do not make idle GPUs work meanwhile
+    #[arg(long)]
+    pub no_load: bool,
 
     /// Count errors for so long before judging [default: 2s]
     #[arg(long, value_name = "TIME")]

@@ -1,16 +1,19 @@
 //! `prun doctor`.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::args::{DoctorArgs, Source};
+use super::measure::Load;
 use super::{Done, load};
-use crate::doctor::{self, Examination, host};
+use crate::doctor::{self, Examination, errors, host};
 use crate::job::value::{RankCount, Span};
+use crate::placement::held::Held;
 use crate::refused::Refused;
 use crate::topology::read::{self, Detail};
-use crate::topology::{GpuState, Machine, lspci, snapshot};
+use crate::topology::{ErrorRates, Gpu, GpuState, Machine, known, lspci, snapshot};
 
 /// Counters are compared over this time unless another is asked for.
 const USUAL: Duration = Duration::from_secs(2);
@@ -21,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// [`Refused`] if a file cannot be read or written.
-pub fn run(args: &DoctorArgs) -> Result<Done, Refused> {
+pub fn run(args: &DoctorArgs, inherited: &[(OsString, OsString)]) -> Result<Done, Refused> {
     let during = args.during.map_or(USUAL, |Span(time)| time);
     let mut examined = match (&args.from, &args.lspci) {
         (Some(directory), _) => collected(directory)?,
@@ -35,9 +38,9 @@ pub fn run(args: &DoctorArgs) -> Result<Done, Refused> {
             Examination { machine, ..Examination::default() }
         }
         (None, None) if args.source != Source::default() => {
-            Examination { machine: load(&args.source, Detail::Full)?, ..Examination::default() }
+            Examination { machine: load(&args.source, Detail::Full, inherited)?, ..Examination::default() }
         }
-        (None, None) => here(during)?,
+        (None, None) => here(during, !args.no_load, inherited)?,
     };
     examined.ranks = args.np.map(|RankCount(ranks)| ranks);
     if let Some(directory) = &args.collect {
@@ -58,20 +61,48 @@ pub fn run(args: &DoctorArgs) -> Result<Done, Refused> {
     Ok(Done { text, code: doctor::exit_code(&findings) })
 }
 
-fn here(during: Duration) -> Result<Examination, Refused> {
+/// This machine, looked at twice; links of GPUs that nobody uses have work meanwhile, since a link that rests is slow
+/// and shows no errors.
+fn here(during: Duration, with_load: bool, inherited: &[(OsString, OsString)]) -> Result<Examination, Refused> {
     let source = Source::default();
-    let earlier = load(&source, Detail::Full)?;
+    let earlier = load(&source, Detail::Full, inherited)?;
+    let idle = if with_load { idle_gpus(&earlier, &Held::read(Path::new("/"))) } else { Vec::new() };
+    let work = (!idle.is_empty()).then(|| Load::start(&idle));
     let start = Instant::now();
     let link_changes = watch_links(&earlier, during);
-    let machine = load(&source, Detail::Full)?;
-    Ok(Examination {
-        machine,
-        earlier: Some(earlier),
-        seconds: start.elapsed().as_secs_f64(),
-        link_changes,
-        host: Some(host::read()),
-        ranks: None,
-    })
+    let mut machine = load(&source, Detail::Full, inherited)?;
+    let seconds = start.elapsed().as_secs_f64();
+    match work {
+        Some(Ok(work)) => {
+            for gpu in machine.gpus.iter_mut().filter(|gpu| gpu.address.is_some_and(|its| work.gpus.contains(&its))) {
+                gpu.state.get_or_insert_default().busy_percent = Some(100);
+            }
+        }
+        Some(Err(why)) => machine.notes.push(format!("the links had no work while they were looked at: {why}")),
+        None => {}
+    }
+    let mut examined =
+        Examination { machine, earlier: Some(earlier), seconds, link_changes, host: Some(host::read()), ranks: None };
+    let rates: Vec<Option<(f64, u64)>> =
+        examined.machine.gpus.iter().map(|gpu| errors::rates(&examined, gpu)).collect();
+    for (gpu, rates) in examined.machine.gpus.iter_mut().zip(rates) {
+        gpu.errors = rates.map(|(correctable_per_s, worse)| ErrorRates { correctable_per_s, worse }).or(gpu.errors);
+    }
+    if examined.machine.nvidia_gpus().next().is_some() {
+        // The next job's ring and chunks follow what was found.
+        let place = known::place(inherited, Path::new("/"), &examined.machine);
+        known::save(&examined.machine, place.as_deref());
+    }
+    Ok(examined)
+}
+
+/// GPUs that nobody computes on, as CUDA names them.
+fn idle_gpus(machine: &Machine, held: &Held) -> Vec<String> {
+    let idle = |gpu: &&Gpu| {
+        let unused = gpu.state.as_ref().is_some_and(|state| state.processes == Some(0));
+        unused && gpu.mig.is_empty() && gpu.address.is_none_or(|address| held.gpu(address).is_none())
+    };
+    machine.nvidia_gpus().filter(idle).filter_map(|gpu| gpu.uuid.clone()).collect()
 }
 
 /// How often each GPU's link is seen to change within this time.
@@ -145,12 +176,35 @@ fn anonymize(examined: &mut Examination) {
                 *slice = format!("MIG-{:08}-0000-0000-0000-{at:012}", gpu.index);
             }
         }
+        for note in &mut machine.notes {
+            *note = without_uuids(note);
+        }
         for (at, nic) in machine.nics.iter_mut().enumerate() {
             nic.name = format!("nic{at}");
         }
     };
     hide(&mut examined.machine);
     examined.earlier.as_mut().map(hide);
+    for line in examined.host.iter_mut().flat_map(|host| host.kernel_log.iter_mut().flatten()) {
+        *line = without_processes(line);
+    }
+}
+
+/// `NVRM: Xid (PCI:0000:1b:00): 31, pid=1234, name=train, Ch 00000008` without whose process it was.
+fn without_processes(line: &str) -> String {
+    let parts = line
+        .split(", ")
+        .filter(|part| !part.trim_start().starts_with("pid=") && !part.trim_start().starts_with("name="));
+    without_uuids(&parts.collect::<Vec<_>>().join(", "))
+}
+
+/// A text with each `GPU-…` and `MIG-…` name taken out.
+fn without_uuids(text: &str) -> String {
+    let words = text.split(' ').map(|word| match word.find("GPU-").or_else(|| word.find("MIG-")) {
+        Some(at) if word.len() > at + 12 => format!("{}GPU-…", &word[..at]),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Refused {
@@ -172,16 +226,24 @@ mod tests {
             machine,
             seconds: 2.5,
             link_changes: vec![0, 7, 0, 0],
-            host: Some(host::Host { has_sys: true, ..Default::default() }),
+            host: Some(host::Host {
+                has_sys: true,
+                kernel_log: Some(vec!["NVRM: Xid (PCI:0000:1b:00): 31, pid=4711, name=secret, Ch 8".into()]),
+                ..Default::default()
+            }),
             ranks: None,
         };
+        examined.machine.notes.push("GPU-00000001-aaaa-bbbb-cccc-dddddddddddd is odd".into());
         collect(&examined, &directory).unwrap();
         let back = collected(&directory).unwrap();
         assert_eq!(back, examined);
         anonymize(&mut examined);
         collect(&examined, &directory).unwrap();
         let text = FILES.map(|name| fs::read_to_string(directory.join(name)).unwrap()).concat();
-        assert!(!text.contains("\"two\""), "{text}");
+        for private in ["\"two\"", "4711", "secret", "aaaa-bbbb"] {
+            assert!(!text.contains(private), "{private} in {text}");
+        }
+        assert!(text.contains("Xid (PCI:0000:1b:00): 31, Ch 8") && text.contains("GPU-… is odd"), "{text}");
         assert_eq!(doctor::judge(&collected(&directory).unwrap())[0].check, "link-width");
         let _ = fs::remove_dir_all(directory);
     }

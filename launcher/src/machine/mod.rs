@@ -1,17 +1,21 @@
-//! The commands that look at a machine and start nothing: `prun plan`, `prun topo`, `prun doctor`.
+//! The commands that look at a machine and start no job: `prun plan`, `prun topo`, `prun doctor`.
 //!
-//! [`args`] is what they are asked for; each of the others carries one of them out.
+//! [`args`] is what they are asked for; [`plan`], [`topo`] and [`diagnose`] carry them out. [`measure`] touches GPUs, and
+//! [`proof`] has it done before the first job after a start of the machine.
 
 pub mod args;
 pub mod diagnose;
+pub mod measure;
 pub mod plan;
+pub mod proof;
 pub mod topo;
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use crate::refused::Refused;
 use crate::topology::read::{self, Detail};
-use crate::topology::{Machine, nvml, snapshot};
+use crate::topology::{Machine, known, nvml, snapshot};
 use args::Source;
 
 /// What a command leaves behind: text for standard output and prun's exit code.
@@ -23,11 +27,12 @@ pub struct Done {
     pub code: u8,
 }
 
-/// The machine that `source` names: a saved one, the files below a directory, or this one.
+/// The machine that `source` names: a saved one, the files below a directory, or this one with all that was found out
+/// about it since it was started.
 ///
 /// # Errors
 /// [`Refused`] if a saved machine cannot be read.
-pub fn load(source: &Source, detail: Detail) -> Result<Machine, Refused> {
+pub fn load(source: &Source, detail: Detail, inherited: &[(OsString, OsString)]) -> Result<Machine, Refused> {
     if let Some(path) = &source.node {
         return snapshot::load(path);
     }
@@ -43,5 +48,7 @@ pub fn load(source: &Source, detail: Detail) -> Result<Machine, Refused> {
         }
         Err(_) => {}
     }
+    let place = known::place(inherited, root, &machine);
+    known::recall_measured(&mut machine, place.as_deref());
     Ok(machine)
 }

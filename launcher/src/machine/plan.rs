@@ -37,7 +37,7 @@ pub fn run(args: &PlanArgs, inherited: &[(OsString, OsString)]) -> Result<Done, 
     };
     let one = job(args, 1)?;
     let node = match elsewhere {
-        true => Node::of(load(&args.source, Detail::Launch)?),
+        true => Node::of(load(&args.source, Detail::Launch, &context.inherited)?),
         false => Node::read_for(&one, Path::new("/"), &context.inherited, &context.hostname),
     };
     let ranks = match args.np {

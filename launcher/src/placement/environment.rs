@@ -17,7 +17,7 @@ const KEPT_WHEN_CLEARED: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TERM", "T
 
 /// Variables that tell one rank of another world who it is. What describes an allocation
 /// (`SLURM_JOB_ID`, `SLURM_CPUS_ON_NODE`) or tunes a library (`OMPI_MCA_btl`, `PMIX_MCA_gds`) stays.
-const STALE: [&str; 47] = [
+const STALE: [&str; 34] = [
     // torchrun, and what copies its names
     "RANK",
     "WORLD_SIZE",
@@ -56,20 +56,6 @@ const STALE: [&str; 47] = [
     "HOROVOD_CROSS_SIZE",
     // Cray
     "ALPS_APP_PE",
-    // an outer prun
-    comm::env::RANK,
-    comm::env::SIZE,
-    comm::env::LOCAL_RANK,
-    comm::env::LOCAL_SIZE,
-    comm::env::NODE,
-    comm::env::JOB_ID,
-    comm::env::RESTART_COUNT,
-    comm::env::SEGMENT_FD,
-    comm::env::SOCKET,
-    comm::env::USABLE_CPUS,
-    comm::env::GPU,
-    comm::env::RANKS_PER_GPU,
-    comm::env::RING,
     "FLUX_JOB_SIZE",
 ];
 
@@ -99,7 +85,9 @@ const KEPT_BEGINNINGS: [&str; 1] = ["PMIX_MCA_"];
 pub fn is_stale(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| bytes.starts_with(beginning.as_bytes()));
-    STALE.iter().any(|stale| name == *stale) || (begins(&STALE_BEGINNINGS) && !begins(&KEPT_BEGINNINGS))
+    // Those of an outer prun, too.
+    STALE.iter().chain(&comm::env::OF_LAUNCHER).any(|stale| name == *stale)
+        || (begins(&STALE_BEGINNINGS) && !begins(&KEPT_BEGINNINGS))
 }
 
 /// What all ranks of a job share.
@@ -202,6 +190,13 @@ pub fn shared(job: &Job, context: &StartContext, gpus: &GpuPlan) -> Shared {
     if !gpus.of_rank.is_empty() {
         let ring: Vec<String> = gpus.ring.iter().map(usize::to_string).collect();
         shared.set(comm::env::RING, ring.join(","));
+        if let Some(health) = gpus.health {
+            shared.set(comm::env::LINK_HEALTH, health.to_string());
+        }
+        // Somebody who knows better may still say so.
+        if !gpus.broken.is_empty() && !shared.has(comm::env::P2P) {
+            shared.set(comm::env::P2P, "off");
+        }
         let most = gpus.most_per_gpu();
         if most > 1 {
             shared.set(comm::env::RANKS_PER_GPU, most.to_string());
@@ -392,6 +387,7 @@ mod tests {
         assert_eq!(env["CUDA_VISIBLE_DEVICES"].split(',').count(), 2);
         assert_eq!((&*env["PRUN_GPU"], &*env["PRUN_RING"], &*env["CUDA_DEVICE_ORDER"]), ("1", "0,1", "PCI_BUS_ID"));
         assert_eq!((&*env["OMP_NUM_THREADS"], env.get("PRUN_RANKS_PER_GPU")), ("2", None));
+        assert_eq!((&*env["PRUN_LINK_HEALTH"], env.get("PRUN_P2P")), ("100", None));
         let own = found(&format!("{TWO}[env]\nCUDA_VISIBLE_DEVICES = '3'"), &[("OMP_NUM_THREADS", "7")], 1);
         assert_eq!((&*own["CUDA_VISIBLE_DEVICES"], &*own["OMP_NUM_THREADS"]), ("3", "7"));
         let masked = found(&format!("{TWO}[placement]\ngpu-mask = true"), &[], 1);

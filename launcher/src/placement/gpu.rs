@@ -5,6 +5,7 @@
 
 use super::held::Held;
 use super::{PlanError, StartContext};
+use crate::doctor::health;
 use crate::job::{GpuChoice, Job, MapBy, RankBy};
 use crate::topology::{Gpu, Machine, PciAddress, gpu_name, ring};
 
@@ -22,6 +23,10 @@ pub struct Unit {
     pub name: String,
     /// Whether it is a MIG slice.
     pub is_slice: bool,
+    /// The number N of its `/dev/nvidiaN`, where it is known.
+    pub minor: Option<u32>,
+    /// Whether another job of prun has it as well.
+    pub is_held: bool,
 }
 
 /// The GPUs of a job.
@@ -35,6 +40,10 @@ pub struct GpuPlan {
     pub ring: Vec<usize>,
     /// GB/s of the ring's slowest link, and whether all its links were measured.
     pub bottleneck: Option<(f64, bool)>,
+    /// The lowest health of the ring's links, where it is known.
+    pub health: Option<u32>,
+    /// Pairs of GPUs between which data was written and did not arrive.
+    pub broken: Vec<(usize, usize)>,
     /// Each rank sees its own only.
     pub masked: bool,
     /// What the user should know.
@@ -52,6 +61,15 @@ impl GpuPlan {
         match (self.masked, self.unit(local_rank)) {
             (true, Some(unit)) => unit.name.clone(),
             _ => self.seen.iter().map(|unit| unit.name.as_str()).collect::<Vec<_>>().join(","),
+        }
+    }
+
+    /// Device files that a local rank must be able to open.
+    pub fn devices_of(&self, local_rank: usize) -> Vec<Vec<u8>> {
+        let file = |unit: &Unit| unit.minor.map(|minor| format!("/dev/nvidia{minor}").into_bytes());
+        match (self.masked, self.unit(local_rank)) {
+            (true, unit) => unit.and_then(file).into_iter().collect(),
+            (false, _) => self.seen.iter().filter_map(file).collect(),
         }
     }
 
@@ -105,17 +123,25 @@ pub fn choose(job: &Job, machine: &Machine, held: &Held, context: &StartContext)
         let busy = units.iter().filter(|unit| taken(unit).is_some()).cloned();
         free.iter().cloned().chain(busy).take(wanted).collect()
     };
-    for unit in seen.iter().filter(|unit| taken(unit).is_some()) {
-        let job = taken(unit).unwrap_or_default();
+    for unit in &mut seen {
+        let Some(job) = taken(unit) else { continue };
+        unit.is_held = true;
         notes.push(format!("{} is also used by job {job} of prun", gpu_name(unit.gpu)));
     }
     let gb_s = |a: usize, b: usize| machine.gpu_gb_s(seen[a].gpu, seen[b].gpu);
-    let cycle = ring::best(&(0..seen.len()).collect::<Vec<_>>(), &gb_s);
+    let weight = |a: usize, b: usize| health::ring_gb_s(machine, seen[a].gpu, seen[b].gpu);
+    let cycle = ring::best(&(0..seen.len()).collect::<Vec<_>>(), &weight);
     let bottleneck = ring::bottleneck(&cycle, &gb_s).map(|slowest| {
         let measured = ring::links(&cycle)
             .all(|(a, b)| machine.gpu_link(seen[a].gpu, seen[b].gpu).is_some_and(|link| link.gb_s.is_some()));
         (slowest, measured)
     });
+    let health = ring::links(&cycle)
+        .filter(|(a, b)| seen[*a].gpu != seen[*b].gpu)
+        .filter_map(|(a, b)| health::score_of(machine, seen[a].gpu, seen[b].gpu))
+        .min();
+    let broken = broken_pairs(&seen, machine);
+    notes.extend(told_health(&cycle, &seen, machine));
     let mut ring_of_units = cycle;
     if job.placement.rank_by == RankBy::Ring {
         seen = ring_of_units.iter().map(|&at| seen[at].clone()).collect();
@@ -134,18 +160,46 @@ pub fn choose(job: &Job, machine: &Machine, held: &Held, context: &StartContext)
             "the GPUs are cut into MIG slices, and CUDA shows a process one slice only: each rank sees its own".into(),
         );
     }
-    let plan = GpuPlan { seen, of_rank, ring, bottleneck, masked: job.placement.gpu_mask || sliced, notes };
-    Ok(with_sharing_told(plan))
+    let masked = job.placement.gpu_mask || sliced;
+    let plan = GpuPlan { seen, of_rank, ring, bottleneck, health, broken, masked, notes };
+    Ok(with_sharing_told(plan, machine.mps))
 }
 
-fn with_sharing_told(mut plan: GpuPlan) -> GpuPlan {
+/// Pairs whose peer access was tried and does not work.
+fn broken_pairs(seen: &[Unit], machine: &Machine) -> Vec<(usize, usize)> {
+    let pairs = (0..seen.len()).flat_map(|a| (a + 1..seen.len()).map(move |b| (seen[a].gpu, seen[b].gpu)));
+    let is_broken =
+        |(a, b): &(usize, usize)| machine.gpu_link(*a, *b).is_some_and(|link| link.peer_proven == Some(false));
+    pairs.filter(is_broken).collect()
+}
+
+/// Links of the ring that are under the threshold, since there was no way round them.
+fn told_health(cycle: &[usize], seen: &[Unit], machine: &Machine) -> Vec<String> {
+    let mut told: Vec<String> = ring::links(cycle)
+        .map(|(a, b)| (seen[a].gpu.min(seen[b].gpu), seen[a].gpu.max(seen[b].gpu)))
+        .filter(|(a, b)| a != b && health::is_avoided(machine, *a, *b))
+        .filter_map(|(a, b)| Some((a, b, health::score_of(machine, a, b)?)))
+        .map(|(a, b, score)| {
+            format!("the link between {} and {} has a health of {score} of 100, and there is no way round it (`prun doctor`)", gpu_name(a), gpu_name(b))
+        })
+        .collect();
+    told.dedup();
+    told
+}
+
+fn with_sharing_told(mut plan: GpuPlan, mps: Option<bool>) -> GpuPlan {
     let most = plan.most_per_gpu();
     if most > 1 {
-        plan.notes.push(format!(
-            "{} ranks share {} GPUs, up to {most} on one: they take turns on it unless NVIDIA's MPS runs",
-            plan.of_rank.len(),
-            plan.seen.len()
-        ));
+        let how = match mps {
+            Some(true) => "NVIDIA's MPS runs and lets them work at the same time",
+            Some(false) => {
+                "NVIDIA's MPS does not run, so they take turns on it (`nvidia-cuda-mps-control -d` starts it)"
+            }
+            None => "they take turns on it unless NVIDIA's MPS runs",
+        };
+        let (ranks, gpus) = (plan.of_rank.len(), plan.seen.len());
+        let s = if gpus == 1 { "" } else { "s" };
+        plan.notes.push(format!("{ranks} ranks share {gpus} GPU{s}, up to {most} on one: {how}"));
     }
     plan
 }
@@ -197,7 +251,14 @@ fn visible(machine: &Machine, context: &StartContext) -> (Vec<Unit>, Vec<String>
 }
 
 fn units_of(gpu: &Gpu) -> Vec<Unit> {
-    let unit = |name: String, is_slice| Unit { gpu: gpu.index, address: gpu.address, name, is_slice };
+    let unit = |name: String, is_slice| Unit {
+        gpu: gpu.index,
+        address: gpu.address,
+        name,
+        is_slice,
+        minor: gpu.minor,
+        is_held: false,
+    };
     match gpu.mig.as_slice() {
         [] => vec![unit(gpu.uuid.clone().unwrap_or_else(|| gpu.index.to_string()), false)],
         slices => slices.iter().map(|slice| unit(slice.clone(), true)).collect(),
@@ -237,7 +298,7 @@ fn best_connected(units: &[Unit], count: usize, machine: &Machine) -> Vec<Unit> 
     if count >= units.len() || count < 2 || units.len() > MOST_SEARCHED {
         return plain();
     }
-    let gb_s = |a: usize, b: usize| machine.gpu_gb_s(units[a].gpu, units[b].gpu);
+    let gb_s = |a: usize, b: usize| health::ring_gb_s(machine, units[a].gpu, units[b].gpu);
     let table: Vec<Vec<f64>> =
         (0..units.len()).map(|a| (0..units.len()).map(|b| if a == b { 0.0 } else { gb_s(a, b) }).collect()).collect();
     let mut best: Option<(f64, Vec<usize>)> = None;
@@ -367,6 +428,44 @@ mod tests {
         assert_eq!(plan("").bottleneck.unwrap().0, 50.0);
         let along = plan("rank-by = 'ring'");
         assert_eq!((gpus(&along), along.ring), (vec![0, 1, 3, 2], vec![0, 1, 2, 3]));
+    }
+
+    #[test]
+    fn the_ring_goes_round_a_link_that_is_ill_and_says_so_where_it_cannot() {
+        let mut machine = two_sockets();
+        let plan = |machine: &Machine, ranks: u32| {
+            choose(&job(&format!("ranks = {ranks}\nprogram = ['a']")), machine, &Held::default(), &context(&[]))
+                .unwrap()
+        };
+        assert_eq!((plan(&machine, 4).ring, plan(&machine, 4).health), (vec![0, 1, 2, 3], Some(100)));
+        // The fastest of all, and what goes over it does not arrive.
+        machine.links[0].failed("no answer within 5 s".into());
+        let round = plan(&machine, 4);
+        assert_eq!((round.ring, round.health, round.notes.len()), (vec![0, 2, 1, 3], Some(100), 0));
+        assert_eq!((round.broken.as_slice(), round.bottleneck.unwrap().0.round()), (&[(0, 1)][..], 28.0));
+        machine.gpus.truncate(2);
+        let none = plan(&machine, 2);
+        assert_eq!(none.health, Some(0));
+        assert!(none.notes[0].contains("GPU0 and GPU1 has a health of 0"), "{:?}", none.notes);
+    }
+
+    #[test]
+    fn ranks_open_the_devices_that_they_shall_see() {
+        let plan = chosen("", 2, &[]).unwrap();
+        assert_eq!(plan.devices_of(1), [b"/dev/nvidia0".to_vec(), b"/dev/nvidia1".to_vec()]);
+        let masked = chosen("gpu-mask = true", 2, &[]).unwrap();
+        assert_eq!(masked.devices_of(1), [b"/dev/nvidia1".to_vec()]);
+    }
+
+    #[test]
+    fn sharing_says_whether_mps_runs() {
+        let said = |mps| {
+            let machine = Machine { mps, ..two_sockets() };
+            let job = job("ranks = 8\nprogram = ['a']\n[placement]\nshare-gpus = true");
+            choose(&job, &machine, &Held::default(), &context(&[])).unwrap().notes.remove(0)
+        };
+        assert!(said(Some(true)).contains("MPS runs") && said(Some(false)).contains("take turns"));
+        assert!(said(None).contains("unless NVIDIA's MPS runs"));
     }
 
     #[test]

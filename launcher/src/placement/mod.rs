@@ -207,6 +207,7 @@ pub fn plan(job: &Job, node: &Node, context: &StartContext) -> Result<Plan, Plan
             env: environment::of_rank(program, &shared, numbers, working_dir.as_deref(), &place),
             working_dir: working_dir.map(OsString::into_vec),
             cpus: own.map(|set| set.clone().into_vec()),
+            devices: gpus.devices_of(rank as usize),
             memory_node: own.filter(|_| wish.binds()).and_then(|set| node.memory_of(set)),
             controlling_terminal: match job.output.pty {
                 PtyRanks::None => false,

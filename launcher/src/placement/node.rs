@@ -15,7 +15,7 @@ use super::held::Held;
 use crate::batch::{self, Grant};
 use crate::job::{Bind, GpuChoice, Job, MapBy};
 use crate::topology::read::{Detail, has_nvidia_driver, has_slices, machine as read_machine};
-use crate::topology::{Machine, known, nvml};
+use crate::topology::{Machine, PciAddress, known, nvml};
 
 /// Jobs up to this size are started without a look at the machine's limits.
 const SURELY_FITS: u32 = 64;
@@ -131,11 +131,15 @@ impl Node {
         let wants_gpus = placement.map_by.is_none_or(|map| map == MapBy::Gpu) && placement.gpus != GpuChoice::None;
         if (wants_gpus || job.dry_run) && has_nvidia_driver(root) {
             let mut machine = launch_machine(root, node.grant.is_some());
+            machine.mps = Some(has_mps(root, inherited));
             // Two or three GPUs that are all used make one ring only, whatever lies between them.
             let (ranks, gpus) = (job.world_size() as usize, machine.gpus.len());
-            if job.dry_run || (ranks > 1 && gpus > 1 && (ranks < gpus || gpus > 3)) {
+            if ranks > 1 && gpus > 1 || job.dry_run {
                 let place = known::place(inherited, root, &machine);
-                known::complete(&mut machine, place.as_deref());
+                match job.dry_run || ranks < gpus || gpus > 3 {
+                    true => known::complete(&mut machine, place.as_deref()),
+                    false => _ = known::recall(&mut machine, place.as_deref()),
+                }
             }
             node.machine = Some(machine);
         }
@@ -153,6 +157,13 @@ impl Node {
         }
         node.respect_grant();
         node
+    }
+
+    /// Forgets these GPUs; the others keep their numbers.
+    pub fn leave_out(&mut self, lost: &[PciAddress]) {
+        if let Some(machine) = &mut self.machine {
+            machine.gpus.retain(|gpu| gpu.address.is_none_or(|address| !lost.contains(&address)));
+        }
     }
 
     /// A machine that was read from somewhere; nothing of it is held.
@@ -228,6 +239,19 @@ fn launch_machine(root: &Path, in_batch_job: bool) -> Machine {
         nvml::enrich(&mut machine, answer);
     }
     machine
+}
+
+/// Whether the control daemon of NVIDIA's MPS has its pipe where programs of this environment look for it.
+fn has_mps(root: &Path, inherited: &[(OsString, OsString)]) -> bool {
+    let told = inherited.iter().find(|(name, _)| name == "CUDA_MPS_PIPE_DIRECTORY").map(|(_, place)| Path::new(place));
+    let place = told.unwrap_or(Path::new("/tmp/nvidia-mps"));
+    let place = root.join(place.strip_prefix("/").unwrap_or(place));
+    // The pipe of a daemon that was killed stays.
+    let lives = match fs::read_to_string(place.join("nvidia-cuda-mps-control.pid")) {
+        Ok(pid) => root.join("proc").join(pid.trim()).exists(),
+        Err(_) => true,
+    };
+    lives && place.join("control").exists()
 }
 
 fn may_open(path: &Path) -> bool {

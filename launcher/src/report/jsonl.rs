@@ -160,6 +160,7 @@ impl Jsonl {
                     add(&mut line, status_fields(*status));
                 }
                 Cause::Start { rank, .. } => add(&mut line, json!({ "rank": rank })),
+                Cause::Machine(what) => add(&mut line, json!({ "what": what })),
                 Cause::Signal(signal) | Cause::RankdAsked(signal) => {
                     add(&mut line, json!({ "signal": signal_name(*signal) }))
                 }
@@ -189,6 +190,7 @@ fn kind(cause: &Cause) -> &'static str {
         Cause::Signal(_) => "signal",
         Cause::TimeLimit => "time_limit",
         Cause::Sink(_) => "output",
+        Cause::Machine(_) => "machine_fault",
         Cause::RankdAsked(_) => "rankd_asked",
         Cause::KeeperGone => "keeper_killed",
         Cause::RankdGone(_) => "rankd_gone",

@@ -21,6 +21,7 @@ use crate::doctor::watch::{self, Change, Watcher};
 use crate::job::{Job, OnFault};
 use crate::output::{self, ChildStdio, Finished, OutputError, OwnStdio, RunningRelay, Spec};
 use crate::report::jsonl::Jsonl;
+use crate::topology::{ErrorRates, PciAddress};
 use signals::Signals;
 use state::{Action, Cause, Event, JobState};
 
@@ -47,6 +48,10 @@ pub struct Outcome {
     pub code: i32,
     /// Whether a rank's failure is what ended it, so that another start may go better.
     pub rank_failed: bool,
+    /// Errors of each GPU's link meanwhile, where they are counted.
+    pub error_rates: Vec<(PciAddress, ErrorRates)>,
+    /// What failed of the machine meanwhile, where that is to end in another start.
+    pub faults: Option<Vec<Change>>,
 }
 
 /// What an attempt needs beside the job and its plan.
@@ -102,12 +107,23 @@ pub fn attempt(job: &Job, plan: NodePlan, setting: &Setting<'_>) -> Result<Outco
         watcher: if setting.watched.is_empty() { None } else { Watcher::start() },
         watched: &setting.watched,
         on_fault: job.placement.on_fault,
+        faults: Vec::new(),
+        error_rates: Vec::new(),
     };
     supervisor.watch(&mut state);
     supervisor.finish_watching(&mut state);
+    let (faults, error_rates) = (std::mem::take(&mut supervisor.faults), std::mem::take(&mut supervisor.error_rates));
     let finished = supervisor.finish(&mut state);
     say_how_it_ended(job, &state, &finished, setting, started);
-    Ok(Outcome { code: state.exit_code(), rank_failed: matches!(state.verdict(), Some((Cause::Rank { .. }, _))) })
+    let restarts = job.placement.on_fault == OnFault::Restart;
+    // A rank may have died of the fault before it was seen.
+    let failed = matches!(state.verdict(), Some((Cause::Rank { .. } | Cause::Machine(_), _)));
+    Ok(Outcome {
+        code: state.exit_code(),
+        rank_failed: matches!(state.verdict(), Some((Cause::Rank { .. }, _))),
+        error_rates,
+        faults: (restarts && failed && !faults.is_empty()).then_some(faults),
+    })
 }
 
 fn with_terminals(mut plan: NodePlan, children: &[ChildStdio]) -> NodePlan {
@@ -155,6 +171,8 @@ struct Supervisor<'a> {
     watcher: Option<Watcher>,
     watched: &'a [(usize, Vec<u32>)],
     on_fault: OnFault,
+    faults: Vec<Change>,
+    error_rates: Vec<(PciAddress, ErrorRates)>,
 }
 
 impl Supervisor<'_> {
@@ -206,16 +224,19 @@ impl Supervisor<'_> {
             self.relay.note(&watch::sentence(change, self.watched));
             self.json.inspect(|json| json.machine(change));
         }
-        if self.on_fault == OnFault::Abort && changes.iter().any(|change| change.is_fault) {
-            self.relay.note("prun: ending the job, as --on-fault abort asks for");
-            self.take(state, Event::Signal(libc::SIGTERM));
+        let faults: Vec<Change> = changes.iter().filter(|change| change.is_fault).cloned().collect();
+        // What is seen after the last rank has ended, ended nothing.
+        if let (Some(first), true) = (faults.first(), self.on_fault != OnFault::Warn && !state.is_over()) {
+            self.take(state, Event::MachineFault(first.what.clone()));
         }
+        self.faults.extend(faults);
     }
 
     /// The last look at the machine, and how many changes there were.
     fn finish_watching(&mut self, state: &mut JobState) {
         let Some(watcher) = self.watcher.take() else { return };
-        let (new, all) = watcher.finish();
+        let watch::Finished { new, all, rates } = watcher.finish();
+        self.error_rates = rates;
         self.tell_changes(state, &new);
         if let Some(first) = all.first() {
             let count = all.len();

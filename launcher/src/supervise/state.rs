@@ -24,6 +24,8 @@ pub enum Event {
     Signal(i32),
     /// prun's own output cannot be written any more.
     SinkFailed(SinkFailure),
+    /// A GPU or a link failed, and that ends the job.
+    MachineFault(String),
     /// prun was stopped for so long and goes on now.
     Resumed(Duration),
     /// A moment that [`JobState::next_deadline`] asked for.
@@ -68,6 +70,8 @@ pub enum Cause {
     TimeLimit,
     /// prun's output cannot be written.
     Sink(SinkFailure),
+    /// A GPU or a link failed: the sentence of the watch.
+    Machine(String),
     /// rankd was asked to end by a signal.
     RankdAsked(i32),
     /// The keeper was killed.
@@ -85,7 +89,7 @@ impl Cause {
             Cause::Signal(signal) | Cause::RankdAsked(signal) => 128 + signal,
             Cause::TimeLimit => i32::from(exit::TIME_LIMIT),
             Cause::Sink(SinkFailure::Closed { .. }) => i32::from(exit::CLOSED_STDOUT),
-            Cause::Sink(_) | Cause::KeeperGone | Cause::RankdGone(_) => i32::from(exit::REFUSED),
+            Cause::Sink(_) | Cause::Machine(_) | Cause::KeeperGone | Cause::RankdGone(_) => i32::from(exit::REFUSED),
         }
     }
 }
@@ -187,6 +191,7 @@ impl JobState {
             Event::NodeClosed => self.on_node_closed(now),
             Event::Signal(signal) => self.on_signal(signal, now),
             Event::SinkFailed(failure) => self.end_because(Cause::Sink(failure), libc::SIGTERM, now),
+            Event::MachineFault(what) => self.end_because(Cause::Machine(what), libc::SIGTERM, now),
             Event::Resumed(pause) => self.on_resumed(pause),
             Event::Tick => self.on_tick(now),
         }
@@ -572,6 +577,15 @@ mod tests {
         let closed = SinkFailure::Closed { stream: crate::output::Stream::Stdout };
         assert_eq!(run.at(5, Event::SinkFailed(closed)), signalled(libc::SIGTERM));
         assert_eq!(run.job.exit_code(), 141);
+    }
+
+    #[test]
+    fn a_fault_of_the_machine_ends_the_job_and_is_its_cause_whatever_ranks_do_then() {
+        let mut run = Run::new(2, |_| {});
+        assert_eq!(run.at(5, Event::MachineFault("GPU1 fell off the bus".into())), signalled(libc::SIGTERM));
+        run.exits(6, 1, EXIT_3);
+        assert_eq!(run.job.exit_code(), 125);
+        assert_eq!(run.job.cause, Some(Cause::Machine("GPU1 fell off the bus".into())));
     }
 
     #[test]

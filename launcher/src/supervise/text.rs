@@ -50,6 +50,7 @@ fn verdict(job: &JobState, cause: &Cause, after: Duration, ending: &Ending) -> S
         }
         Cause::Sink(SinkFailure::Closed { .. }) => format!("prun: standard output was closed after {after}{then}"),
         Cause::Sink(failure) => format!("error: {failure}\nprun: ended the job after {after}{then}"),
+        Cause::Machine(what) => format!("prun: ended the job after {after}, since {what}{then}"),
         Cause::RankdAsked(signal) => {
             format!("prun: rankd was asked to end ({}) after {after}{then}", signal_name(*signal))
         }

@@ -7,7 +7,7 @@ use crate::exit;
 use crate::surface::{help, signals};
 
 /// Variables that each rank finds.
-const VARIABLES: [(&str, &str); 17] = [
+const VARIABLES: [(&str, &str); 18] = [
     ("PRUN_RANK, RANK", "the number of the rank, from 0"),
     ("PRUN_SIZE, WORLD_SIZE", "how many ranks the job has"),
     ("PRUN_LOCAL_RANK, LOCAL_RANK", "the number of the rank on its node"),
@@ -22,6 +22,7 @@ const VARIABLES: [(&str, &str); 17] = [
     ),
     ("PRUN_GPU", "the number of the rank's GPU among those"),
     ("PRUN_RING", "local ranks in the order in which data should go round the GPUs"),
+    ("PRUN_LINK_HEALTH", "health of the worst link between the GPUs, 0 to 100, where it is known"),
     ("PRUN_RANKS_PER_GPU", "with --share-gpus: how many ranks have the same GPU at most"),
     ("OMP_NUM_THREADS", "the number of cores that the rank is bound to, if it is bound and nobody set another"),
     ("PRUN_VERIFY", "what --verify says"),

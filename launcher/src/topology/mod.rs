@@ -8,6 +8,7 @@ pub mod aer;
 pub mod known;
 pub mod link;
 pub mod lspci;
+pub mod measured;
 pub mod nvml;
 pub mod pci;
 pub mod read;
@@ -23,6 +24,7 @@ use crate::placement::cpuset::CpuSet;
 use crate::placement::node::Cpus;
 pub use aer::Aer;
 pub use link::LinkKind;
+pub use measured::{Moved, Way};
 pub use pci::{PciAddress, PciLink, Speed};
 
 /// NVIDIA's number among makers of PCI devices.
@@ -50,6 +52,9 @@ pub struct Machine {
     /// How the IOMMU treats the GPUs: `off`, `identity`, `DMA` and so on, as the kernel calls it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iommu: Option<String>,
+    /// Whether NVIDIA's MPS lets processes work on a GPU at the same time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mps: Option<bool>,
     /// What was odd while reading, one sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -125,12 +130,25 @@ pub struct Gpu {
     /// How much of it the PCI bus can see.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar1_mib: Option<u64>,
+    /// Errors that it reported while it was last looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errors: Option<ErrorRates>,
     /// UUIDs of its MIG slices; it can only be used by them if there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mig: Vec<String>,
     /// What it is doing; not of a machine that was read without its driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<GpuState>,
+}
+
+/// Errors of a GPU's PCIe link while somebody looked.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ErrorRates {
+    /// Correctable ones a second.
+    pub correctable_per_s: f64,
+    /// How many were worse.
+    pub worse: u64,
 }
 
 /// What a GPU was doing when it was read.
@@ -313,6 +331,12 @@ pub struct Link {
     /// Whether data that was written arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_proven: Option<bool>,
+    /// Why it could not be proven.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// Each way of moving data that was measured.
+    #[serde(default, rename = "way", skip_serializing_if = "Vec::is_empty")]
+    pub ways: Vec<Way>,
 }
 
 impl Link {
@@ -328,6 +352,8 @@ impl Link {
             us: None,
             peer_reported: None,
             peer_proven: None,
+            trouble: None,
+            ways: Vec::new(),
         }
     }
 }

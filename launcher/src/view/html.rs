@@ -62,10 +62,10 @@ pub fn html(drawing: &Drawing) -> String {
         text.push_str("</table>\n");
     }
     if !drawing.nccl_rings.is_empty() {
-        text.push_str("<table id=\"nccl\"><tr><th>NCCL's ring</th><th>GPUs in order</th></tr>\n");
-        for (at, ring) in drawing.nccl_rings.iter().enumerate() {
+        text.push_str("<table id=\"nccl\"><tr><th>NCCL's rings</th><th>channels</th></tr>\n");
+        for (ring, users) in &drawing.nccl_rings {
             let order = ring.iter().map(usize::to_string).collect::<Vec<_>>().join(" → ");
-            let _ = writeln!(text, "<tr><td>{at}</td><td>{order}</td></tr>");
+            let _ = writeln!(text, "<tr><td>{order} → {}</td><td>{}</td></tr>", ring[0], users.len());
         }
         text.push_str("</table>\n");
     }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_page_needs_nothing_from_elsewhere() {
-        let page = html(&layout(&two_sockets(), vec![vec![0, 1, 3, 2]]));
+        let page = html(&layout(&two_sockets(), &[vec![0, 1, 3, 2]]));
         let outside = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!outside.contains("http") && !outside.contains("src=") && !outside.contains("@import"));
         assert_eq!(page.matches("<tr data-id=").count(), 6);

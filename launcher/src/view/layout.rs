@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use super::nccl;
 use super::text::{machine_ring, size};
 use crate::doctor::health;
-use crate::topology::{Aer, Link, LinkKind, Machine, gpu_name, ring};
+use crate::topology::{Aer, Gpu, Link, LinkKind, Machine, gpu_name, ring};
 
 const BOX_WIDTH: f64 = 190.0;
 const BOX_HEIGHT: f64 = 64.0;
@@ -47,6 +48,8 @@ pub struct Edge {
     pub path: String,
     /// Whether libcomm's ring goes along it.
     pub in_ring: bool,
+    /// How many channels of NCCL do.
+    pub nccl_channels: usize,
     /// The colour of its cost.
     pub colour: &'static str,
     /// How thick it is drawn.
@@ -66,12 +69,12 @@ pub struct Drawing {
     pub boxes: Vec<Box>,
     /// Links between GPUs, and from GPUs to the network cards beside them.
     pub edges: Vec<Edge>,
-    /// Rings of NCCL, as lists of GPUs.
-    pub nccl_rings: Vec<Vec<usize>>,
+    /// Rings of NCCL as lists of GPUs, each with its channels.
+    pub nccl_rings: Vec<(Vec<usize>, Vec<usize>)>,
 }
 
-/// Lays the machine out.
-pub fn layout(machine: &Machine, nccl_rings: Vec<Vec<usize>>) -> Drawing {
+/// Lays the machine out; `channels` are the rings of NCCL's channels, where they are known.
+pub fn layout(machine: &Machine, channels: &[Vec<usize>]) -> Drawing {
     let columns = columns(machine);
     let mut boxes = Vec::new();
     let mut centres: BTreeMap<String, (f64, f64)> = BTreeMap::new();
@@ -113,7 +116,7 @@ pub fn layout(machine: &Machine, nccl_rings: Vec<Vec<usize>>) -> Drawing {
         .iter()
         .map(|link| {
             let ends = [leaves(&link.a, &link.b, &links, &centres), leaves(&link.b, &link.a, &links, &centres)];
-            edge(machine, link, &centres, ends, &in_ring)
+            edge(machine, link, &centres, ends, (&in_ring, channels))
         })
         .collect();
     let depth = if furthest > 0.0 { sag(furthest) * 0.75 + 20.0 } else { 0.0 };
@@ -123,7 +126,7 @@ pub fn layout(machine: &Machine, nccl_rings: Vec<Vec<usize>>) -> Drawing {
         title: [if machine.name.is_empty() { "a machine".into() } else { machine.name.clone() }, versions(machine)],
         boxes,
         edges,
-        nccl_rings,
+        nccl_rings: nccl::rings(channels),
     }
 }
 
@@ -309,7 +312,7 @@ fn edge(
     link: &Link,
     centres: &BTreeMap<String, (f64, f64)>,
     ends: [f64; 2],
-    in_ring: &[(usize, usize)],
+    (in_ring, channels): (&[(usize, usize)], &[Vec<usize>]),
 ) -> Edge {
     let (from, to) = (centres[&link.a], centres[&link.b]);
     let number = |name: &str| name.trim_start_matches("GPU").parse::<usize>().unwrap_or(0);
@@ -327,7 +330,17 @@ fn edge(
         tip.push(format!("{both:.0} GB/s each way with both at once"));
     }
     if let Some(us) = link.us {
-        tip.push(format!("{us:.1} µs"));
+        tip.push(format!("{us:.1} µs one way"));
+    }
+    for way in &link.ways {
+        let (name, [there, back, both]) = (way.by.name(), [way.gb_s, way.back_gb_s, way.both_gb_s]);
+        tip.push(format!("{name}: {there:.0} GB/s there, {back:.0} back, {both:.0} both at once"));
+    }
+    for gpu in machine.gpus.iter().filter(|gpu| [a, b].contains(&gpu.index)) {
+        tip.extend(end_tip(machine, gpu));
+    }
+    if let Some(health) = health::of_link(machine, link) {
+        tip.push(format!("health {} of 100", health.score()));
     }
     match (link.peer_proven, link.peer_reported) {
         (Some(true), _) => tip.push("peer access proven".into()),
@@ -339,6 +352,10 @@ fn edge(
     if ring {
         tip.push("on libcomm's ring".into());
     }
+    let nccl_channels = nccl::uses(channels, a, b);
+    if nccl_channels > 0 {
+        tip.push(format!("on NCCL's ring: {nccl_channels} of {} channels", channels.len()));
+    }
     let depth = from.1.max(to.1) + sag((from.0 - to.0).abs());
     let [x1, x2] = ends;
     let path = format!("M{x1:.1} {:.1} C{x1:.1} {depth:.1} {x2:.1} {depth:.1} {x2:.1} {:.1}", from.1, to.1);
@@ -348,12 +365,30 @@ fn edge(
         tip,
         path,
         in_ring: ring,
+        nccl_channels,
         colour: colour(link.kind),
         width: match link.kind {
             LinkKind::Nvlink(links) => 2.0 + f64::from(links.min(18)) / 6.0,
             _ => 1.8,
         },
     }
+}
+
+/// What a GPU's end of a link shows: PCIe generation and lanes now and at best, error counters.
+fn end_tip(machine: &Machine, gpu: &Gpu) -> Vec<String> {
+    let Some(device) = machine.device_of(gpu) else { return Vec::new() };
+    let name = gpu_name(gpu.index);
+    let mut lines = vec![format!("{name}: PCIe now {}, at best {}", device.link.shown(), device.link.max_shown())];
+    let aer = device.aer.by_severity();
+    let counts: Vec<String> = aer
+        .iter()
+        .filter_map(|(severity, counts)| Some(format!("{} {}", Aer::total(counts)?, severity.name())))
+        .chain(gpu.state.as_ref().and_then(|state| state.replays).map(|replays| format!("{replays} replays")))
+        .collect();
+    if !counts.is_empty() {
+        lines.push(format!("{name}: {}", counts.join(", ")));
+    }
+    lines
 }
 
 /// Green is cheap, red is dear.
@@ -378,22 +413,6 @@ fn versions(machine: &Machine) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Reads the rings out of NCCL's graph file: each `<channel …>` lists its GPUs as `<gpu dev="N"/>`.
-pub fn nccl_rings(text: &str) -> Vec<Vec<usize>> {
-    text.split("<channel")
-        .skip(1)
-        .map(|channel| {
-            let channel = channel.split("</channel").next().unwrap_or_default();
-            channel
-                .split("<gpu ")
-                .skip(1)
-                .filter_map(|gpu| gpu.split("dev=\"").nth(1)?.split('"').next()?.parse().ok())
-                .collect::<Vec<usize>>()
-        })
-        .filter(|ring| ring.len() > 1)
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -413,7 +432,7 @@ mod tests {
                 ..Default::default()
             });
         }
-        let drawing = layout(&machine, Vec::new());
+        let drawing = layout(&machine, &[]);
         let devices: Vec<&Box> = drawing.boxes.iter().filter(|its| its.kind != "numa").collect();
         assert_eq!(devices.len(), 13);
         for (at, one) in devices.iter().enumerate() {
@@ -430,19 +449,5 @@ mod tests {
         }
         assert_eq!(drawing.edges.len(), 6);
         assert_eq!(drawing.edges.iter().filter(|edge| edge.in_ring).count(), 4);
-    }
-
-    #[test]
-    fn nccl_s_graph_has_its_rings() {
-        let text = r#"<graphs version="1"><graph id="0" pattern="4"><channel><net dev="0"/><gpu dev="0"/><gpu dev="2"/><gpu dev="1"/></channel><channel><gpu dev="1"/><gpu dev="0"/></channel></graph></graphs>"#;
-        assert_eq!(nccl_rings(text), [vec![0, 2, 1], vec![1, 0]]);
-        assert!(nccl_rings("nothing <channel <gpu").is_empty());
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn any_text_has_rings_or_none(text in "(<channel|</channel>|<gpu |dev=|\"|[0-9]|>){0,30}") {
-            let _ = nccl_rings(&text);
-        }
     }
 }

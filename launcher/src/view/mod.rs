@@ -3,5 +3,6 @@
 
 pub mod html;
 pub mod layout;
+pub mod nccl;
 pub mod svg;
 pub mod text;

@@ -10,7 +10,7 @@ pub const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#1f2328}.title
 .small{font-size:11px;fill:#57606a}.bold{font-weight:600;font-size:13px}.numa rect{fill:#f6f8fa;stroke:#d0d7de}\
 .gpu rect{fill:#fff;stroke:#57606a;stroke-width:1.2}.nic rect{fill:#eef4ff;stroke:#9db5dd}\
 .bridge rect{fill:#eaeef2;stroke:none}.bridge text{font-size:11px;font-weight:400;fill:#57606a}\
-.edge{fill:none;opacity:.85}.ring{fill:none;stroke:#2563eb;stroke-width:1.4;stroke-dasharray:5 4}\
+.edge{fill:none;opacity:.85}.ring{fill:none;stroke:#2563eb;stroke-width:1.4;stroke-dasharray:5 4}.nccl{fill:none;stroke:#a21caf;stroke-width:1.4;stroke-dasharray:1.5 4;stroke-linecap:round}\
 .hot .edge{opacity:1;stroke-width:6}";
 
 /// The whole picture.
@@ -85,6 +85,13 @@ pub fn svg(drawing: &Drawing) -> String {
                 edge.path
             );
         }
+        if edge.nccl_channels > 0 {
+            let _ = writeln!(
+                text,
+                "<path class=\"nccl\" d=\"{}\" transform=\"translate(0 10)\" pointer-events=\"none\"/>",
+                edge.path
+            );
+        }
         text.push_str("</g>\n");
     }
     legend(&mut text, drawing);
@@ -109,9 +116,14 @@ fn legend(text: &mut String, drawing: &Drawing) {
         let _ = writeln!(text, "<text class=\"small\" x=\"{:.0}\" y=\"{y:.0}\">{}</text>", x + 26.0, escaped(&label));
         x += 52.0 + label.chars().count() as f64 * 6.2;
     }
-    if drawing.edges.iter().any(|edge| edge.in_ring) {
-        let _ = writeln!(text, "<path class=\"ring\" d=\"M{x:.0} {0:.0} L{1:.0} {0:.0}\"/>", y - 4.0, x + 20.0);
-        let _ = writeln!(text, "<text class=\"small\" x=\"{:.0}\" y=\"{y:.0}\">libcomm's ring</text>", x + 26.0);
+    let rings = [
+        ("ring", "libcomm's ring", drawing.edges.iter().any(|edge| edge.in_ring)),
+        ("nccl", "NCCL's rings", drawing.edges.iter().any(|edge| edge.nccl_channels > 0)),
+    ];
+    for (class, label, _) in rings.into_iter().filter(|(_, _, drawn)| *drawn) {
+        let _ = writeln!(text, "<path class=\"{class}\" d=\"M{x:.0} {0:.0} L{1:.0} {0:.0}\"/>", y - 4.0, x + 20.0);
+        let _ = writeln!(text, "<text class=\"small\" x=\"{:.0}\" y=\"{y:.0}\">{label}</text>", x + 26.0);
+        x += 52.0 + label.chars().count() as f64 * 6.2;
     }
 }
 
@@ -143,10 +155,19 @@ mod tests {
     fn every_link_is_drawn_once_and_names_cannot_break_out() {
         let mut machine = two_sockets();
         machine.gpus[0].name = Some("<script>alert('x')</script>".into());
-        let text = svg(&layout(&machine, Vec::new()));
+        let text = svg(&layout(&machine, &[]));
         assert_eq!(text.matches("class=\"link\"").count(), 6);
         assert_eq!(text.matches("class=\"gpu\"").count(), 4);
         assert!(!text.contains("<script") && text.contains("&lt;script&gt;"));
         assert!(text.contains("measured 180 GB/s there, 181 GB/s back"));
+    }
+
+    #[test]
+    fn the_rings_of_libcomm_and_nccl_are_drawn_beside_the_links_that_they_use() {
+        let channels = vec![vec![0, 2, 1, 3], vec![0, 2, 1, 3]];
+        let text = svg(&layout(&two_sockets(), &channels));
+        // One more each in the legend.
+        assert_eq!((text.matches("class=\"ring\"").count(), text.matches("class=\"nccl\"").count()), (5, 5));
+        assert!(text.contains("on NCCL&#39;s ring: 2 of 2 channels"));
     }
 }

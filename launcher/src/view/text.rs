@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::doctor::health;
 use crate::placement::cpuset::CpuSet;
 use crate::topology::{Gpu, Machine, gpu_name, ring};
 
@@ -216,7 +217,8 @@ pub fn ring_line(machine: &Machine) -> Option<String> {
 pub fn machine_ring(machine: &Machine) -> Option<(Vec<usize>, f64)> {
     let members: Vec<usize> = machine.nvidia_gpus().map(|gpu| gpu.index).collect();
     let gb_s = |a: usize, b: usize| machine.gpu_gb_s(a, b);
-    let cycle = ring::best(&members, &gb_s);
+    let weight = |a: usize, b: usize| health::ring_gb_s(machine, a, b);
+    let cycle = ring::best(&members, &weight);
     ring::bottleneck(&cycle, &gb_s).map(|slowest| (cycle, slowest))
 }
 

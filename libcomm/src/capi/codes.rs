@@ -47,7 +47,7 @@ pub(super) fn code_of(error: &CommError) -> c_int {
         CommError::InvalidArgument { .. } => INVALID_ARGUMENT,
         CommError::NoMemory { .. } | CommError::NoRoomFor { .. } => NO_MEMORY,
         CommError::NoThread { .. } => NO_THREAD,
-        CommError::MissingVariable { .. } | CommError::Environment { .. } => ENVIRONMENT,
+        CommError::MissingVariable { .. } | CommError::Environment { .. } | CommError::OtherGpus { .. } => ENVIRONMENT,
         CommError::Segment(_) | CommError::NoSegment { .. } => SEGMENT,
         CommError::AlreadyJoined { .. } => ALREADY_JOINED,
         CommError::RankExited { .. }

@@ -177,6 +177,7 @@ impl Comm {
                 verify: self.core.job.settings.verify,
                 fault: self.core.job.settings.fault,
                 heap: &|| self.core.job.heap(),
+                link_health: self.core.job.settings.link_health,
             };
             let device = device::set_up(
                 &around,

@@ -116,6 +116,23 @@ impl Context {
         }
     }
 
+    /// Whether the driver says that this device can write to the memory of that one.
+    pub fn can_reach(&self, peer: &Context) -> Result<bool> {
+        let mut can = 0;
+        // SAFETY: writes one number.
+        unsafe { self.driver.can_access_peer(&mut can, self.device, peer.device) }?;
+        Ok(can != 0)
+    }
+
+    /// Where the device sits on the PCI bus, as `00000000:41:00.0` or shorter.
+    pub fn pci_address(&self) -> Result<String> {
+        let mut name = [0; 32];
+        // SAFETY: writes a NUL-terminated text of at most that many bytes.
+        unsafe { self.driver.device_pci(name.as_mut_ptr(), name.len() as c_int, self.device) }?;
+        // SAFETY: as above.
+        Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+    }
+
     /// Waits for all work of the context.
     pub fn synchronize(&self) -> Result<()> {
         let _bound = self.bind()?;
@@ -153,6 +170,17 @@ impl Context {
         let mut uuid = [0; 16];
         // SAFETY: writes 16 bytes.
         unsafe { self.driver.device_uuid(&mut uuid, self.device) }?;
+        Ok(uuid)
+    }
+
+    /// The same of device `ordinal`, of which no context is needed.
+    pub fn uuid_of(driver: &Driver, ordinal: u32) -> Result<[u8; 16]> {
+        let (mut device, mut uuid) = (0, [0; 16]);
+        // SAFETY: writes one number and 16 bytes.
+        unsafe {
+            driver.device_get(&mut device, ordinal as c_int)?;
+            driver.device_uuid(&mut uuid, device)?;
+        }
         Ok(uuid)
     }
 

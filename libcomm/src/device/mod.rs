@@ -11,6 +11,7 @@ pub(crate) mod full;
 mod host_arena;
 pub(crate) mod nccl;
 pub(crate) mod plan;
+mod seen;
 mod setup;
 
 use std::sync::{Mutex, PoisonError};

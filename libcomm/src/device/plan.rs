@@ -2,7 +2,7 @@
 //!
 //! The figures are measured: `configs/protocol-choice.toml` has the card, the date and the command.
 
-use super::arena::{Arena, COPY_SLOTS};
+use super::arena::{Arena, COPY_SLOTS, LEAST_PIECE};
 
 /// How the data travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +72,8 @@ pub(crate) struct Machine {
     pub(crate) whole_lines: bool,
     /// Whether the arenas are in the host's memory.
     pub(crate) in_host: bool,
+    /// Health of the worst link between the ranks' GPUs, from 0 to 100.
+    pub(crate) link_health: u32,
 }
 
 const KIB: u64 = 1 << 10;
@@ -105,7 +107,27 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
         _ => wanted,
     };
     let path = [wanted, Path::Push, Path::Copy].into_iter().find(|path| fits(*path)).unwrap_or(Path::Ring);
-    shape(machine, bytes, path)
+    gentle(shape(machine, bytes, path), machine.link_health)
+}
+
+/// From here on a link is taken as sound.
+const SOUND: u32 = 60;
+
+/// By how much chunks are cut on a link of this health: halved for every 20 points begun below 60, so that less is sent
+/// again, or waited for, when the link stumbles.
+fn cut(health: u32) -> u64 {
+    1 << SOUND.saturating_sub(health).div_ceil(20)
+}
+
+/// The same plan with smaller chunks where the link is ill.
+fn gentle(plan: Plan, health: u32) -> Plan {
+    let cut = cut(health);
+    Plan {
+        piece: (plan.piece / cut).max(LEAST_PIECE),
+        least_chunk: (plan.least_chunk / cut).max(64 * KIB),
+        part: if cut > 1 { plan.part.min(96) } else { plan.part },
+        ..plan
+    }
 }
 
 /// For results that no path may round in its own way, nor cut the mean of integers at each hop: lines from everyone,
@@ -203,6 +225,7 @@ mod tests {
             arena: Arena::new(ranks, 141 << 30),
             whole_lines: true,
             in_host: false,
+            link_health: 100,
         }
     }
 
@@ -225,6 +248,17 @@ mod tests {
         for forced in [Path::Ll128, Path::Push, Path::Copy, Path::Ring] {
             assert_eq!(path(8 * MIB, Some(forced)), Path::Ring);
         }
+    }
+
+    #[test]
+    fn chunks_are_smaller_on_a_link_that_is_ill() {
+        assert_eq!([100, 60, 59, 40, 39, 20, 19, 0].map(cut), [1, 1, 2, 2, 4, 4, 8, 8]);
+        let of = |link_health| plan(&Machine { link_health, ..machine(2) }, 1 << 30, None);
+        assert_eq!((of(100).least_chunk, of(50).least_chunk, of(0).least_chunk), (8 * MIB, 4 * MIB, MIB));
+        let push = |link_health| plan(&Machine { link_health, ..machine(2) }, 32 * MIB, None).piece;
+        assert_eq!((push(100), push(50), push(0)), (8192, 4096, LEAST_PIECE));
+        let number = |plan: Plan| chunks(0, 100 * MIB, &machine(2).arena, plan.part, plan.least_chunk).len();
+        assert!(number(of(30)) > number(of(100)));
     }
 
     #[test]

@@ -117,6 +117,8 @@ pub(crate) struct Around<'a> {
     pub(crate) fault: Option<Fault>,
     /// The ranks' windows in the segment.
     pub(crate) heap: &'a dyn Fn() -> Result<&'a Heap, CommError>,
+    /// Health of the worst link, as this rank was told.
+    pub(crate) link_health: u32,
 }
 
 /// An exchange over the mailbox, as the communicator does it.
@@ -128,12 +130,13 @@ pub(crate) fn set_up(
     around: &Around<'_>,
     device: u32,
     stream: StreamRef,
-    exchange_memory: &mut Exchange<'_, u64>,
+    exchange_memory: &mut Exchange<'_, (u64, u32)>,
     exchange_peers: &mut Exchange<'_, Peer>,
     exchange_host: &mut Exchange<'_, Registered>,
     exchange_proof: &mut Exchange<'_, ()>,
 ) -> Result<Device, CommError> {
     let driver = Driver::get()?;
+    super::seen::check(driver)?;
     let context = context_for(driver, device)?;
     let _bound = context.bind()?;
     if stream.is_capturing(driver)? {
@@ -142,12 +145,19 @@ pub(crate) fn set_up(
             "the first call on device memory sets up the GPUs and cannot be captured; make one before",
         ));
     }
-    // The arenas must be alike, so the smallest device decides.
+    // The arenas must be alike, so the smallest device decides; chunks as well, so the lowest health does.
     let own_memory = context.memory_bytes()? as u64;
-    let memory_of = |_: u32, bytes: &[u8]| Ok(u64::from_ne_bytes(std::array::from_fn(|k| bytes[k])));
-    let least = match exchange_memory(&own_memory.to_ne_bytes(), &mut { memory_of })? {
-        Exchanged::All(others) => others.into_iter().flatten().fold(own_memory, u64::min),
-        Exchanged::Fallback(_) => own_memory,
+    let own = (own_memory, around.link_health);
+    let told = |_: u32, bytes: &[u8]| {
+        let memory = u64::from_ne_bytes(std::array::from_fn(|k| bytes[k]));
+        Ok((memory, u32::from_ne_bytes(std::array::from_fn(|k| bytes[8 + k]))))
+    };
+    let blob = [&own.0.to_ne_bytes()[..], &own.1.to_ne_bytes()].concat();
+    let (least, link_health) = match exchange_memory(&blob, &mut { told })? {
+        Exchanged::All(others) => {
+            others.into_iter().flatten().fold(own, |(memory, health), its| (memory.min(its.0), health.min(its.1)))
+        }
+        Exchanged::Fallback(_) => own,
     };
     let mut layout = Arena::new(around.size.max(2), least);
 
@@ -265,6 +275,7 @@ pub(crate) fn set_up(
         arena: layout,
         whole_lines: host_arenas.is_empty(), // until the kinds of links are told apart, the proof below has to do
         in_host: !host_arenas.is_empty(),
+        link_health,
     };
     let streams = [Stream::new(context)?, Stream::new(context)?, Stream::new(context)?];
     let mut device = Device {
