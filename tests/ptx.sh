@@ -26,7 +26,10 @@ spills=$target/spills
 : >"$spills"
 for ptx in kernels/ptx/*.ptx; do
     archs="sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120" may_spill=0
-    case $ptx in *.checked.ptx) archs="sm_70 sm_90 sm_120" may_spill=1 ;; esac
+    case $ptx in
+    *.checked.ptx) archs="sm_70 sm_90 sm_120" may_spill=1 ;;
+    *_sm90.ptx) archs="sm_90 sm_100 sm_120" ;;
+    esac
     for arch in $archs; do
         "$tools/nvidia/cuda_nvcc/bin/ptxas" -v -arch="$arch" "$ptx" -o "$target/assembled.cubin" 2>&1 |
             awk -v where="$ptx for $arch" -v may_spill=$may_spill '/Compiling entry/ { kernel = $6 }

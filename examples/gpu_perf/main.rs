@@ -230,8 +230,9 @@ fn tune(bench: &Bench<'_>, which: &str) -> anyhow::Result<()> {
     let (send, recv) = (buffers.address(), buffers.address() + most as u64);
     ours(comm, None, |_| ())(send, recv, 256, bench.stream.get());
     let try_all = |bytes: usize, tried: Vec<(String, Call<'_>)>| -> anyhow::Result<()> {
+        let in_place = |name: &String| if name.ends_with("in place") { recv } else { send };
         let variants: Vec<Variant<'_>> =
-            tried.into_iter().map(|(name, call)| Variant { name, call, send, recv }).collect();
+            tried.into_iter().map(|(name, call)| Variant { send: in_place(&name), name, call, recv }).collect();
         // Large ones take the host long; the first stands for all.
         for variant in variants.iter().take(if bytes > 16 * MIB { 1 } else { usize::MAX }) {
             bench.check(variant, bytes / 4)?;
@@ -261,34 +262,15 @@ fn tune(bench: &Bench<'_>, which: &str) -> anyhow::Result<()> {
             try_all(bytes, tried)?;
         }
     }
-    if matches!(which, "all" | "ll128") {
-        for bytes in [64 << 10, 128 << 10, 256 << 10, 512 << 10, MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB] {
-            let mut tried: Vec<(String, Call<'_>)> = Vec::new();
-            for (threads, push) in [(256u32, 0u32), (512, 0), (512, 4), (512, 8), (512, 10)] {
-                for blocks in [16u32, 32, 64, 96, 132] {
-                    if (blocks * threads / 32 * 480) as usize <= 2 * bytes || blocks == 16 {
-                        let change = move |plan: &mut Plan| {
-                            (plan.blocks, plan.threads, plan.push_warps) = (blocks, threads, push);
-                        };
-                        tried.push((format!("{blocks}x{threads}/{push}"), ours(comm, Some(Path::Ll128), change)));
-                    }
-                }
-            }
-            try_all(bytes, tried)?;
-        }
-    }
     if matches!(which, "all" | "push") {
-        for bytes in [2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 64 * MIB] {
+        for bytes in [64 << 10, 128 << 10, 256 << 10, 512 << 10, MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB] {
             let mut tried: Vec<(String, Call<'_>)> = Vec::new();
-            for push in [4u32, 6, 8, 10] {
-                for piece in [2048u64, 4096, 8192, 16384, 32768] {
-                    for blocks in [64u32, 132] {
-                        if piece as usize * 132 <= bytes {
-                            let change = move |plan: &mut Plan| {
-                                (plan.blocks, plan.piece, plan.push_warps) = (blocks, piece, push);
-                            };
-                            tried.push((format!("{blocks}/{push}/{piece}"), ours(comm, Some(Path::Push), change)));
-                        }
+            for threads in [128u32, 256, 512] {
+                for blocks in [16u32, 32, 64, 128, 132] {
+                    let at_once = (blocks * threads * 16) as usize;
+                    if at_once <= 2 * bytes && at_once * 40 >= bytes {
+                        let change = move |plan: &mut Plan| (plan.blocks, plan.threads) = (blocks, threads);
+                        tried.push((format!("{blocks}x{threads}"), ours(comm, Some(Path::Push), change)));
                     }
                 }
             }
@@ -308,21 +290,16 @@ fn tune(bench: &Bench<'_>, which: &str) -> anyhow::Result<()> {
         }
     }
     if matches!(which, "all" | "copy") {
-        for bytes in [32 * MIB, 64 * MIB, 128 * MIB, 256 * MIB, 1024 * MIB] {
+        for bytes in [16 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 256 * MIB, 1024 * MIB] {
             let mut tried: Vec<(String, Call<'_>)> = Vec::new();
-            for part in [112u32, 128, 144, 160] {
-                for least in [4 * MIB as u64, 8 << 20, 12 << 20] {
-                    let change = move |plan: &mut Plan| (plan.part, plan.least_chunk) = (part, least);
-                    tried.push((format!("{part}/{}M", least >> 20), ours(comm, Some(Path::Copy), change)));
-                }
-            }
-            for share in [2u64 << 20, 8 << 20] {
-                let change = move |plan: &mut Plan| plan.share = share;
-                tried.push((format!("share {}M", share >> 20), ours(comm, Some(Path::Copy), change)));
-            }
-            for blocks in [48, 96] {
+            for blocks in [32u32, 48, 66, 96, 128] {
                 let change = move |plan: &mut Plan| plan.blocks = blocks;
                 tried.push((format!("{blocks} blocks"), ours(comm, Some(Path::Copy), change)));
+            }
+            tried.push(("in place".into(), ours(comm, Some(Path::Copy), |_| ())));
+            if bytes <= 64 * MIB {
+                tried.push(("pushed".into(), ours(comm, Some(Path::Push), |_| ())));
+                tried.push(("pushed in place".into(), ours(comm, Some(Path::Push), |_| ())));
             }
             try_all(bytes, tried)?;
         }

@@ -30,34 +30,31 @@ struct Args {
     Record* record;
     u64 limit_ns;  // longest wait, 0 for none
     u64 signature; // type, op and count of the call
-    u64 ll_at, ll_bytes;     // LL lines: offset in an arena, bytes for one source and parity
-    u64 wide_at, wide_bytes; // LL128 lines, the same
-    u64 bulk_at, bulk_bytes; // slots of the ring: offset, bytes of one parity
-    u64 push_at, push_bytes; // where pushed pieces land: the same
-    u64 flags_at, flags;     // a flag for each: offset, how many of one parity; then as many for what was sent
+    u64 ll_at, ll_bytes;           // LL lines: offset in an arena, bytes for one source and parity
+    u64 bulk_at, bulk_bytes;       // slots of the ring: offset, bytes of one parity
+    u64 push_at, push_bytes;       // where pushed data lands: the same
+    u64 escapes_at, escapes_bytes; // the bits of its escaped words: the same
     u32 rank, size;
     u32 op;
     u32 generation;  // of the communicator in the segment
     u32 blocks_at;   // of the ranks' blocks in the segment
-    u32 push_warps;  // warps of a block that only send; 0: each sends, then receives
     u32 chunk;       // which chunk of the call this launch waits for
     u32 check;       // a checked chunk has 1 << check bytes; 0: nothing is checked
-    u64 slot;        // ring: bytes of a slot; push: of a piece
+    u32 unused;
+    u64 slot;        // ring: bytes of a slot
     u64 tag;         // type and op in one byte
 };
 
 // The copy engine's call: what of the message it moves, in chunks.
 constexpr u32 MAX_CHUNKS = 24;
 struct CopyArgs {
-    Args a;          // `count` of the whole call, `pushed` of which this kernel itself sends
-    u64 pushed;      // bytes from the start
-    u32 chunks;
-    u32 push_receivers; // warps of a block that take pushed pieces
+    Args a;
+    u64 chunks;
     u64 end[MAX_CHUNKS];  // where in the message a chunk ends
     u64 slot[MAX_CHUNKS]; // where in the arena it lies
 };
-static_assert(sizeof(CopyArgs) == 256 + 16 + 16 * MAX_CHUNKS, "args.rs has this size");
-static_assert(sizeof(Args) == 256 && sizeof(Record) == 48, "args.rs has these sizes");
+static_assert(sizeof(CopyArgs) == 240 + 8 + 16 * MAX_CHUNKS, "args.rs has this size");
+static_assert(sizeof(Args) == 240 && sizeof(Record) == 48, "args.rs has these sizes");
 
 
 // One piece of data damaged on purpose, in images made with CHECKED: `libcomm/src/fault.rs`.
@@ -74,17 +71,23 @@ struct Fault {
 struct Control {
     u32 failed; // Trouble of the call that gave up, for ever
     u32 unused;
-    u64 copies;       // the call whose copies have begun
-    u64 owed;         // last chunk of the last such call: not before the peer has read it may the next begin
     u32 readers[MAX_CHUNKS]; // warps that have read a chunk
+    u64 unused_too[2];
     Fault fault;
-    u64 unused_too[237];
+    u64 unused_either[237];
     u64 epoch[MAX_BLOCKS]; // calls that are over, once for each block, so that no block waits for another
 };
 static_assert(sizeof(Control) == 4096 && sizeof(Fault) == 32, "one page; args.rs has the place of the fault");
 
+// In it, where the first words leave room: what all calls have in common, written by the host.
+constexpr u32 KEPT_AT = 1280;
+static_assert(KEPT_AT + sizeof(Args) <= 2048, "before the epochs");
+
 // The second page: what the peers write, by source rank and parity of the call.
 struct alignas(16) Called { u64 epoch, signature; };
+constexpr u64 IN_PLACE = 1ull << 63; // beside the signature
+// A word of pushed data that has not come; `args.rs` has its half. Even: the odd one beside it is of use, too.
+constexpr u64 ABSENT = 0xffb9e6a6ffb9e6a6ull;
 // From the third page: in which call a chunk has arrived, and in which one the peer has read it.
 constexpr u32 CALLED_AT = 4096;
 constexpr u32 ARRIVED_AT = 8192;
@@ -99,4 +102,7 @@ constexpr u32 SENT_AT = 65536;
 constexpr u32 RESULT_AT = 81920;
 // Sums that only this GPU uses: of what was sent, of the result, and of what came from each source.
 constexpr u32 SUMS_AT = 98304;
-constexpr u32 LL_AT = 131072;
+// The copy engine's path in place: what each warp of the peer has taken.
+constexpr u32 ACKNOWLEDGED_AT = 131072;
+constexpr u32 LL_AT = 163840;
+static_assert(LL_AT - ACKNOWLEDGED_AT >= 8 * MAX_BLOCKS * 16, "a word for each warp");

@@ -70,10 +70,10 @@ __device__ __forceinline__ void compare_sums(const Args& a) {
             u64 theirs;
             if (!await_sum(a, SENT_AT, epoch, peer, chunk, theirs)) return;
             const u64 came = *came_sum(a, peer, chunk);
-            if ((a.chunk == 0 || peer == previous) && came != theirs) return Watch::report(a, CORRUPT, peer, epoch, chunk, came, theirs);
+            if ((a.chunk == 0 || peer == previous) && came != theirs) return report(a, a.signature, CORRUPT, peer, epoch, chunk, came, theirs);
             if (!await_sum(a, RESULT_AT, epoch, peer, chunk, theirs)) return;
             const u64 ours = *result_sum(a, chunk);
-            if (ours != theirs) return Watch::report(a, DIFFER, peer, epoch, chunk, theirs, ours);
+            if (ours != theirs) return report(a, a.signature, DIFFER, peer, epoch, chunk, theirs, ours);
             *came_sum(a, peer, chunk) = 0;
         }
         if (threadIdx.x == a.rank) *sent_sum(a, chunk) = 0;

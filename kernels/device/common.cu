@@ -2,7 +2,6 @@
 #include "check_kernels.cuh"
 #include "copy.cuh"
 
-extern "C" __global__ void __launch_bounds__(32) copy_begin(const __grid_constant__ Args a) { copies_begin(a); }
 extern "C" __global__ void __launch_bounds__(32) copy_flag(const __grid_constant__ Args a) { copies_flag(a); }
 extern "C" __global__ void __launch_bounds__(32) copy_wait(const __grid_constant__ Args a) { copies_wait(a); }
 extern "C" __global__ void __launch_bounds__(512, 1) check_send(const __grid_constant__ Args a) { sum_what_is_sent(a); }

@@ -34,6 +34,20 @@ __device__ __forceinline__ u64 nanoseconds() {
     return t;
 }
 
+// Kernels of a stream may begin, on GPUs that know how, while the one before them still ends. Nothing is read or written
+// before this returns: all that came before in the stream is done then.
+__device__ __forceinline__ void await_stream() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Lets the stream's next kernel come that far.
+__device__ __forceinline__ void allow_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ Control* control(const Args& a) { return (Control*)a.own; }
 
 // LL flags hold the low 24 bits of the epoch; lines older than half of that are wiped, so that an old line is never
@@ -41,10 +55,10 @@ __device__ __forceinline__ Control* control(const Args& a) { return (Control*)a.
 // write those again only after they have had all data of this one.
 constexpr u64 WIPE_PERIOD = 1 << 23;
 
-__device__ __noinline__ void wipe(const Args& a, u64 epoch) {
-    Words4* lines = (Words4*)(a.arena[a.rank] + a.ll_at + (~epoch & 1) * a.size * a.ll_bytes);
+__device__ __noinline__ void wipe(u8* parity, u64 bytes) {
+    Words4* lines = (Words4*)parity;
     u64 begin = u64(blockIdx.x) * blockDim.x + threadIdx.x;
-    for (u64 i = begin; i < a.size * a.ll_bytes / 16; i += u64(gridDim.x) * blockDim.x) lines[i] = Words4{0, 0, 0, 0};
+    for (u64 i = begin; i < bytes / 16; i += u64(gridDim.x) * blockDim.x) lines[i] = Words4{0, 0, 0, 0};
     __threadfence_system();
     __syncthreads();
 }
@@ -53,7 +67,8 @@ __device__ __noinline__ void wipe(const Args& a, u64 epoch) {
 __device__ __forceinline__ u64 enter(const Args& a) {
     u64 epoch = *(volatile u64*)&control(a)->epoch[blockIdx.x] + 1;
     if (*(volatile u32*)&control(a)->failed != NONE) return 0;
-    if (epoch % WIPE_PERIOD < 2) wipe(a, epoch);
+    if (epoch % WIPE_PERIOD < 2)
+        wipe(a.arena[a.rank] + a.ll_at + (~epoch & 1) * a.size * a.ll_bytes, a.size * a.ll_bytes);
 #if CHECKED
     const Fault& fault = control(a)->fault;
     if (fault.kind == DELAY && fault.epoch == epoch)
@@ -76,68 +91,77 @@ __device__ __forceinline__ Called* called(u8* arena, u32 source, u64 epoch) {
 // Says what this rank has called, for peers that wait in another call. One thread per peer does it.
 __device__ __forceinline__ void announce(const Args& a, u64 epoch) {
     if (blockIdx.x == 0 && threadIdx.x < a.size && threadIdx.x != a.rank)
-        store_words(called(a.arena[threadIdx.x], a.rank, epoch), epoch, a.signature);
+        store_words(called(a.arena[threadIdx.x], a.rank, epoch), epoch, a.signature | (a.send == a.recv ? IN_PLACE : 0));
 }
 
 constexpr u32 SPINS_PER_CHECK = 1024;
 // Looks at the segment are reads over PCIe: each warp makes one in so many checks.
 constexpr u32 CHECKS_PER_LOOK = 8;
 
+// What went wrong at the peer, or between the two.
+__device__ __forceinline__ u32 trouble(const Args& kept, u64 signature, u64 limit_ns, u32 peer, u64 epoch, u64 began, u64& theirs) {
+    Words2 call = load_words(called(kept.arena[kept.rank], peer, epoch));
+    theirs = call.y & ~IN_PLACE;
+    if (call.x == epoch && theirs != signature) return MISMATCH;
+    if (kept.segment) {
+        const u32* status = (const u32*)(kept.segment + kept.blocks_at + u64(peer) * 8192);
+        if (load_relaxed(status + 1) == kept.generation) return FAILED;
+        if (load_relaxed((const u32*)(kept.segment + 512)) != 0) return ABORTED;
+        if (load_relaxed(status) >= 2 * kept.generation) return LEFT;
+    }
+    if (limit_ns != 0 && nanoseconds() - began > limit_ns) return TIMEOUT;
+    return NONE;
+}
+
+// The first report of a communicator is the one that is kept.
+__device__ __forceinline__ void report(const Args& kept, u64 signature, u32 kind, u32 peer, u64 epoch, u32 chunk, u64 theirs, u64 ours) {
+    if (atomicCAS(&control(kept)->failed, NONE, kind) != NONE) return;
+    volatile Record* record = kept.record;
+    record->peer = peer;
+    record->epoch = epoch;
+    record->block = blockIdx.x;
+    record->chunk = chunk;
+    record->theirs = theirs;
+    record->ours = ours;
+    record->signature = signature;
+    __threadfence_system();
+    record->kind = kind;
+    __threadfence_system();
+}
+
+// One check of a wait that takes long: its state afterwards. Functions that are called are given no `Args`: the compiler
+// would read a parameter whose address is taken from memory, at each use of it in the whole kernel (0.7 us a call). What
+// all calls have in common lies in the own arena, too.
+constexpr u64 GAVE_UP = ~0ull;
+__device__ __noinline__ u64 check(const u8* own, u64 signature, u64 limit_ns, u32 peer, u64 epoch, u32 chunk, u32 spins, u64 state) {
+    const Args& kept = *(const Args*)(own + KEPT_AT);
+    if (load_relaxed(&control(kept)->failed) != NONE) return GAVE_UP;
+    if (state == 0) state = nanoseconds() & ~1ull;
+    bool leader = (threadIdx.x & 31) == u32(__ffs(__activemask()) - 1);
+    if (!leader || spins / SPINS_PER_CHECK % CHECKS_PER_LOOK != 0) return state;
+    u64 theirs = 0;
+    u32 kind = trouble(kept, signature, limit_ns, peer, epoch, state, theirs);
+    if (kind == NONE) return state;
+    if ((state & 1) == 0) return state | 1;
+    report(kept, signature, kind, peer, epoch, chunk, theirs, signature);
+    return GAVE_UP;
+}
+
 // A wait for one peer.
 struct Watch {
     u32 spins = 0;
-    bool warned = false; // trouble was seen once; it counts when what is waited for has not come by the next look
-    u64 began = 0;
+    // When it began, in even nanoseconds. Odd once trouble was seen: it counts when what is waited for has not come by
+    // the next look.
+    u64 state = 0;
 
     // True once waiting makes no sense. Call after each look that found nothing.
     __device__ __forceinline__ bool stop(const Args& a, u32 peer, u64 epoch, u32 chunk = 0) {
-        return ++spins % SPINS_PER_CHECK == 0 && check(a, peer, epoch, chunk);
+        return stop(a.own, a.signature, a.limit_ns, peer, epoch, chunk);
     }
-
-    __device__ __noinline__ bool check(const Args& a, u32 peer, u64 epoch, u32 chunk) {
-        if (load_relaxed(&control(a)->failed) != NONE) return true;
-        if (began == 0) began = nanoseconds();
-        bool leader = (threadIdx.x & 31) == u32(__ffs(__activemask()) - 1);
-        if (!leader || spins / SPINS_PER_CHECK % CHECKS_PER_LOOK != 0) return false;
-        u64 theirs = 0;
-        u32 kind = trouble(a, peer, epoch, theirs);
-        if (kind == NONE) return false;
-        if (!warned) {
-            warned = true;
-            return false;
-        }
-        report(a, kind, peer, epoch, chunk, theirs, a.signature);
-        return true;
-    }
-
-    __device__ u32 trouble(const Args& a, u32 peer, u64 epoch, u64& theirs) {
-        Words2 call = load_words(called(a.arena[a.rank], peer, epoch));
-        theirs = call.y;
-        if (call.x == epoch && call.y != a.signature) return MISMATCH;
-        if (a.segment) {
-            const u32* status = (const u32*)(a.segment + a.blocks_at + u64(peer) * 8192);
-            if (load_relaxed(status + 1) == a.generation) return FAILED;
-            if (load_relaxed((const u32*)(a.segment + 512)) != 0) return ABORTED;
-            if (load_relaxed(status) >= 2 * a.generation) return LEFT;
-        }
-        if (a.limit_ns != 0 && nanoseconds() - began > a.limit_ns) return TIMEOUT;
-        return NONE;
-    }
-
-    // The first report of a communicator is the one that is kept.
-    static __device__ void report(const Args& a, u32 kind, u32 peer, u64 epoch, u32 chunk, u64 theirs, u64 ours) {
-        if (atomicCAS(&control(a)->failed, NONE, kind) != NONE) return;
-        volatile Record* record = a.record;
-        record->peer = peer;
-        record->epoch = epoch;
-        record->block = blockIdx.x;
-        record->chunk = chunk;
-        record->theirs = theirs;
-        record->ours = ours;
-        record->signature = a.signature;
-        __threadfence_system();
-        record->kind = kind;
-        __threadfence_system();
+    __device__ __forceinline__ bool stop(const u8* own, u64 signature, u64 limit_ns, u32 peer, u64 epoch, u32 chunk) {
+        if (++spins % SPINS_PER_CHECK != 0) return false;
+        state = check(own, signature, limit_ns, peer, epoch, chunk, spins, state);
+        return state == GAVE_UP;
     }
 };
 

@@ -51,11 +51,12 @@ template <class T, int Bytes> __device__ __noinline__ void store_ragged(u8* buff
     }
 }
 
-// `Bytes` bytes at byte `at` of a buffer of `bytes`; what lies behind its end reads as zero.
-template <class T, int Bytes>
+// `Bytes` bytes at byte `at` of a buffer of `bytes`; what lies behind its end reads as zero. `Whole`: nothing lies
+// behind its end, and it is aligned.
+template <class T, int Bytes, bool Whole = false>
 __device__ __forceinline__ Pack<T, Bytes> load_pack(const u8* buffer, u64 at, u64 bytes, bool aligned) {
     Pack<T, Bytes> pack;
-    if (aligned && at + Bytes <= bytes) {
+    if (Whole || (aligned && at + Bytes <= bytes)) {
         load_unit(buffer + at, pack.words);
     } else {
         Words2 w = load_ragged<T, Bytes>(buffer, at, bytes);
@@ -65,9 +66,9 @@ __device__ __forceinline__ Pack<T, Bytes> load_pack(const u8* buffer, u64 at, u6
     return pack;
 }
 
-template <class T, int Bytes>
+template <class T, int Bytes, bool Whole = false>
 __device__ __forceinline__ void store_pack(u8* buffer, u64 at, u64 bytes, bool aligned, const Pack<T, Bytes>& pack) {
-    if (aligned && at + Bytes <= bytes) store_unit(buffer + at, pack.words);
+    if (Whole || (aligned && at + Bytes <= bytes)) store_unit(buffer + at, pack.words);
     else store_ragged<T, Bytes>(buffer, at, bytes, Words2{pack.words[0], pack.words[Bytes / 8 - 1]});
 }
 

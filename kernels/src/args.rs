@@ -6,16 +6,20 @@ pub const MAX_RANKS: usize = 8;
 pub const MAX_CHUNKS: usize = 24;
 /// Words of one source in an arena.
 pub const SLOTS: u32 = 64;
-/// Where the number of the call whose copies have begun lies in an arena.
-pub const COPIES_AT: u64 = 8;
 /// Where the proof counts what is wrong.
 pub const PROOF_AT: u64 = 1024;
+/// Where the arguments that all calls have in common lie in an arena.
+pub const KEPT_AT: u64 = 1280;
 /// Where the words lie that say which chunk has arrived.
 pub const ARRIVED_AT: u64 = 8192;
 /// Where an arena's words end and its lines begin.
-pub const LL_AT: u64 = 131072;
+pub const LL_AT: u64 = 163_840;
 /// Most chunks of a message that are checked each for itself.
 pub const CHECKS: u64 = 64;
+/// Half of a word of pushed data that has not come (`push.cuh`).
+pub const ABSENT: u32 = 0xffb9_e6a6;
+/// Bytes of pushed data for each byte of the bits of its escaped words.
+pub const PUSHED_PER_ESCAPE: u64 = 16;
 /// Slots of each channel of the ring.
 pub const RING_SLOTS: u64 = 4;
 /// Most blocks of the ring, each with its own line of counters.
@@ -50,22 +54,18 @@ pub struct Args {
     pub ll_at: u64,
     /// LL lines: bytes for one source and parity.
     pub ll_bytes: u64,
-    /// LL128 lines: offset.
-    pub wide_at: u64,
-    /// LL128 lines: bytes of one parity.
-    pub wide_bytes: u64,
     /// Slots of the ring: offset.
     pub bulk_at: u64,
     /// Slots of the ring: bytes of one parity.
     pub bulk_bytes: u64,
-    /// Where pushed pieces land: offset.
+    /// Where pushed data lands: offset.
     pub push_at: u64,
-    /// Where pushed pieces land: bytes of one parity.
+    /// Where pushed data lands: bytes of one parity.
     pub push_bytes: u64,
-    /// A flag for each piece: offset.
-    pub flags_at: u64,
-    /// How many flags one parity has.
-    pub flags: u64,
+    /// The bits of its escaped words: offset.
+    pub escapes_at: u64,
+    /// The bits of its escaped words: bytes of one parity.
+    pub escapes_bytes: u64,
     /// This rank.
     pub rank: u32,
     /// How many there are.
@@ -76,13 +76,13 @@ pub struct Args {
     pub generation: u32,
     /// Where the ranks' blocks begin in the segment.
     pub blocks_at: u32,
-    /// Warps of a block that only send; 0: each sends, then receives.
-    pub push_warps: u32,
     /// Which chunk of the call this launch waits for.
     pub chunk: u32,
     /// A checked chunk has 1 << check bytes; 0: nothing is checked.
     pub check: u32,
-    /// Ring: bytes of a slot. Push: bytes of a piece.
+    /// Zero.
+    pub unused: u32,
+    /// Ring: bytes of a slot.
     pub slot: u64,
     /// Type and op in one byte, never 0.
     pub tag: u64,
@@ -92,14 +92,10 @@ pub struct Args {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CopyArgs {
-    /// `count` of the whole call.
+    /// The call.
     pub a: Args,
-    /// Bytes from the start that the kernel itself sends.
-    pub pushed: u64,
     /// How many chunks the engine moves.
-    pub chunks: u32,
-    /// Warps of a block that take pushed pieces.
-    pub push_receivers: u32,
+    pub chunks: u64,
     /// Where in the message each ends.
     pub end: [u64; 24],
     /// Where in the arena each lies.
@@ -171,9 +167,9 @@ pub const FAULT_DELAY: u32 = 4;
 pub const FAULT_AT: u64 = 120;
 
 const _: () = assert!(
-    size_of::<CopyArgs>() == 256 + 16 + 16 * MAX_CHUNKS
+    size_of::<CopyArgs>() == 240 + 8 + 16 * MAX_CHUNKS
         && MAX_RANKS == 8
-        && size_of::<Args>() == 256
+        && size_of::<Args>() == 240
         && size_of::<Record>() == 48
         && size_of::<Fault>() == 32
 );

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The figures of the GPU path on a machine with two GPUs. Binaries are taken from $1 (default: target/release);
 # logs go to $OUT (default: gpu-logs). The table comes last.
-#   tests/gpu/perf.sh [folder] [table|tune ll|tune ll128|tune copy|jitter ...]
+#   tests/gpu/perf.sh [folder] [table|tune ll|tune push|tune copy|jitter ...]
 set -u
 bin=${1:-target/release}
 shift

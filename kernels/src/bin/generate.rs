@@ -25,15 +25,20 @@ fn main() -> anyhow::Result<()> {
     let check = std::env::args().nth(1).as_deref() == Some("--check");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut stale = Vec::new();
-    let defines = |name: &str, element: &str| vec![format!("-DELEMENT={element}"), format!("-DNAME={name}")];
-    let plain = TYPES.map(|(name, element)| (name.to_owned(), "allreduce.cu", defines(name, element)));
-    let checked = TYPES.map(|(name, element)| {
-        let defines = [defines(name, element), vec!["-DCHECKED=1".to_owned()]].concat();
-        (format!("{name}.checked"), "allreduce.cu", defines)
-    });
-    let untyped = [("common".to_owned(), "common.cu", vec![]), ("probe".to_owned(), "probe.cu", vec![])];
-    for (name, source, defines) in plain.into_iter().chain(checked).chain(untyped) {
-        let ptx = compile(root, source, defines)?;
+    let mut images = vec![
+        ("common".to_owned(), "common.cu", "compute_70", vec![]),
+        ("probe".to_owned(), "probe.cu", "compute_70", vec![]),
+    ];
+    for (name, element) in TYPES {
+        let defines = vec![format!("-DELEMENT={element}"), format!("-DNAME={name}")];
+        let checked = [defines.clone(), vec!["-DCHECKED=1".to_owned()]].concat();
+        images.push((name.to_owned(), "allreduce.cu", "compute_70", defines.clone()));
+        images.push((format!("direct_{name}"), "direct.cu", "compute_70", defines.clone()));
+        images.push((format!("direct_{name}_sm90"), "direct.cu", "compute_90", defines));
+        images.push((format!("{name}.checked"), "checked.cu", "compute_70", checked));
+    }
+    for (name, source, arch, defines) in images {
+        let ptx = compile(root, source, arch, defines)?;
         let path = root.join("ptx").join(format!("{name}.ptx"));
         if !check {
             std::fs::write(&path, ptx).with_context(|| format!("cannot write {}", path.display()))?;
@@ -47,13 +52,13 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn compile(root: &Path, source: &str, mut options: Vec<String>) -> anyhow::Result<String> {
+fn compile(root: &Path, source: &str, arch: &'static str, mut options: Vec<String>) -> anyhow::Result<String> {
     let device = root.join("device");
     let text = std::fs::read_to_string(device.join(source)).with_context(|| format!("cannot read {source}"))?;
     options.extend(["--std=c++17".to_owned(), "-default-device".to_owned()]);
     let options = CompileOptions {
         name: Some(source.to_owned()), // part of the output
-        arch: Some("compute_70"),
+        arch: Some(arch),
         include_paths: vec![device.to_string_lossy().into_owned()],
         options,
         ..Default::default()

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use super::context::Context;
 use super::stream::StreamRef;
-use super::sys::{CudaError, Opaque, Result};
+use super::sys::{CudaError, LaunchAttribute, LaunchConfiguration, Opaque, Result};
 
 /// A loaded image. Stays loaded for the life of the process: graphs of the caller's may hold its kernels.
 pub struct Module {
@@ -50,7 +50,7 @@ impl Module {
         // SAFETY: a loaded module and a NUL-terminated name.
         unsafe { self.context.driver().module_function(&mut raw, self.raw, c_name.as_ptr()) }?;
         self.load_now(raw)?;
-        Ok(Function { context: self.context, raw })
+        Ok(Function { context: self.context, raw, early: false })
     }
 
     /// Has the driver load the kernel at once. Left to its first launch, that may wait for all work of the context,
@@ -75,12 +75,19 @@ impl Module {
 pub struct Function {
     context: Context,
     raw: Opaque,
+    early: bool,
 }
 
 // SAFETY: as for Module.
 unsafe impl Send for Function {}
 
 impl Function {
+    /// Whether its launches begin while what is before them in the stream still ends. The kernel must then wait for
+    /// that itself (`griddepcontrol.wait`) before it touches memory, and always.
+    pub fn starting_early(self, early: bool) -> Function {
+        Function { early, ..self }
+    }
+
     /// Puts one launch into the stream.
     ///
     /// # Safety
@@ -91,6 +98,20 @@ impl Function {
         // SAFETY: the driver copies the arguments before it returns; the rest is the caller's.
         unsafe {
             let driver = self.context.driver();
+            if self.early {
+                const PROGRAMMATIC_STREAM_SERIALIZATION: c_int = 6;
+                let mut attribute = LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, value: [0; 8] };
+                attribute.value[0] = 1;
+                let configuration = LaunchConfiguration {
+                    grid: [blocks, 1, 1],
+                    block: [threads, 1, 1],
+                    shared: 0,
+                    stream: stream.raw(),
+                    attributes: &attribute,
+                    attribute_count: 1,
+                };
+                return driver.launch_extended(&configuration, self.raw, list.as_mut_ptr(), null_mut());
+            }
             driver.launch(self.raw, blocks, 1, 1, threads, 1, 1, 0, stream.raw(), list.as_mut_ptr(), null_mut())
         }
     }

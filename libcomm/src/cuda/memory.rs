@@ -49,6 +49,15 @@ impl DeviceBuffer {
         self.wait()
     }
 
+    /// Sets whole words of four bytes and waits for it.
+    pub fn fill_words(&self, at: usize, bytes: usize, value: u32) -> Result<()> {
+        assert!(at + bytes <= self.bytes && at.is_multiple_of(4) && bytes.is_multiple_of(4));
+        let _bound = self.context.bind()?;
+        // SAFETY: inside the buffer.
+        unsafe { self.context.driver().memory_set_words(self.address + at as u64, value, bytes / 4) }?;
+        self.wait()
+    }
+
     /// Copies to the device and waits for it.
     pub fn write<T: Copy>(&self, at: usize, data: &[T]) -> Result<()> {
         assert!(at + size_of_val(data) <= self.bytes);

@@ -48,6 +48,34 @@ pub type Opaque = *mut c_void;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpcHandle(pub [u8; 64]);
 
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub struct LaunchConfiguration {
+    /// Blocks in x, y and z.
+    pub grid: [c_uint; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [c_uint; 3],
+    /// Bytes of shared memory that the launch adds.
+    pub shared: c_uint,
+    /// Where it goes.
+    pub stream: Opaque,
+    /// What else holds for it.
+    pub attributes: *const LaunchAttribute,
+    /// How many of those.
+    pub attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute`.
+#[repr(C)]
+pub struct LaunchAttribute {
+    /// Which one.
+    pub id: c_int,
+    /// Its value, a union of 64 bytes of which numbers take the first.
+    pub value: [u64; 8],
+}
+
+const _: () = assert!(size_of::<LaunchConfiguration>() == 56 && size_of::<LaunchAttribute>() == 72);
+
 macro_rules! table {
     ($($method:ident, $symbol:literal, ($($name:ident: $type:ty),*);)*) => {
         /// The driver, for as long as the process lives: it cannot be unloaded.
@@ -112,6 +140,7 @@ table! {
     memory_allocate, "cuMemAlloc_v2", (address: *mut u64, bytes: usize);
     memory_free, "cuMemFree_v2", (address: u64);
     memory_set, "cuMemsetD8_v2", (address: u64, value: u8, bytes: usize);
+    memory_set_words, "cuMemsetD32_v2", (address: u64, value: c_uint, count: usize);
     memory_set_async, "cuMemsetD8Async", (address: u64, value: u8, bytes: usize, stream: Opaque);
     memory_range, "cuMemGetAddressRange_v2", (base: *mut u64, bytes: *mut usize, address: u64);
     copy_to_device, "cuMemcpyHtoD_v2", (to: u64, from: *const c_void, bytes: usize);
@@ -134,6 +163,7 @@ table! {
     function_attribute, "cuFuncGetAttribute", (value: *mut c_int, attribute: c_int, function: Opaque);
     function_load, "cuFuncLoad", (function: Opaque);
     launch, "cuLaunchKernel", (function: Opaque, x: c_uint, y: c_uint, z: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Opaque, arguments: *mut *mut c_void, extra: *mut *mut c_void);
+    launch_extended, "cuLaunchKernelEx", (configuration: *const LaunchConfiguration, function: Opaque, arguments: *mut *mut c_void, extra: *mut *mut c_void);
     stream_create, "cuStreamCreate", (stream: *mut Opaque, flags: c_uint);
     stream_destroy, "cuStreamDestroy_v2", (stream: Opaque);
     stream_synchronize, "cuStreamSynchronize", (stream: Opaque);
@@ -171,6 +201,14 @@ impl Driver {
         // SAFETY: no preconditions.
         unsafe { driver.init(0) }?;
         Ok(driver)
+    }
+
+    /// The newest CUDA that it serves: 12030 is 12.3.
+    pub fn version(&self) -> Result<u32> {
+        let mut version = 0;
+        // SAFETY: writes one number.
+        unsafe { self.driver_version(&mut version) }?;
+        Ok(version.max(0) as u32)
     }
 
     /// The error for a status, named as the driver names it.

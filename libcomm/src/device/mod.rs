@@ -65,6 +65,7 @@ pub(crate) struct Device {
     streams: [Stream; 3],
     fork: Event,
     joined: Event,
+    flagged: Event,
     copied: Vec<Event>,
     free: Vec<Event>,
     serial: Event,
@@ -93,7 +94,6 @@ impl Peer {
 
 #[derive(Clone, Copy)]
 struct Common {
-    copy_begin: Function,
     copy_flag: Function,
     copy_wait: Function,
     check_send: Function,
@@ -106,7 +106,6 @@ impl Common {
         let module = load(context, "common")?;
         let function = |name: &str| module.function(name);
         Ok(Common {
-            copy_begin: function("copy_begin")?,
             copy_flag: function("copy_flag")?,
             copy_wait: function("copy_wait")?,
             check_send: function("check_send")?,
@@ -118,10 +117,13 @@ impl Common {
 
 #[derive(Clone, Copy)]
 struct Kernels {
+    /// On two ranks and buffers that are aligned and end with a whole word or pack; `_any` on all others.
     ll: Function,
-    ll128: Function,
+    ll_any: Function,
     push: Function,
+    push_any: Function,
     copy: Function,
+    copy_any: Function,
     ring: Function,
 }
 
@@ -135,14 +137,21 @@ impl Kernels {
             return Ok(*kernels);
         }
         let name = data_type.to_string();
-        let module = load(context, &if checked { format!("{name}.checked") } else { name.clone() })?;
-        let function = |kind: &str| module.function(&format!("{kind}_{name}"));
+        let early = !checked && starts_early(context)?;
+        let (direct, chunked) = match checked {
+            true => (format!("{name}.checked"), format!("{name}.checked")),
+            false => (format!("direct_{name}{}", if early { "_sm90" } else { "" }), name.clone()),
+        };
+        let (direct, chunked) = (load(context, &direct)?, load(context, &chunked)?);
+        let function = |module: &Module, kind: &str| module.function(&format!("{kind}_{name}"));
         let kernels = Kernels {
-            ll: function("ll")?,
-            ll128: function("ll128")?,
-            push: function("push")?,
-            copy: function("copy")?,
-            ring: function("ring")?,
+            ll: function(&direct, "ll")?.starting_early(early),
+            ll_any: function(&direct, "ll_any")?.starting_early(early),
+            push: function(&direct, "push")?.starting_early(early),
+            push_any: function(&direct, "push_any")?.starting_early(early),
+            copy: function(&chunked, "copy")?,
+            copy_any: function(&chunked, "copy_any")?,
+            ring: function(&chunked, "ring")?,
         };
         loaded.push((context, data_type, checked, kernels));
         Ok(kernels)
@@ -163,6 +172,11 @@ pub(crate) struct DeviceCall {
 impl DeviceCall {
     pub(crate) fn bytes(&self) -> usize {
         self.count as usize * self.data_type.bytes()
+    }
+
+    /// Whether its buffers consist of whole packs of `bytes` bytes, aligned to them.
+    fn is_whole(&self, bytes: u64) -> bool {
+        (self.send | self.recv | (self.count * self.data_type.bytes() as u64)).is_multiple_of(bytes)
     }
 }
 
@@ -260,7 +274,6 @@ impl Device {
             op: call.op as u32,
             signature: call.data_type as u64 | (call.op as u64) << 8 | call.count << 16,
             tag: (call.data_type as u64 - 1) * 5 + call.op as u64,
-            push_warps: plan.push_warps,
             ..self.template
         };
         let kernels = self.kernels(call.data_type)?;
@@ -268,32 +281,25 @@ impl Device {
         let function = match plan.path {
             Path::Ll => {
                 let longest = self.machine.arena.ll_message() / element;
+                let kernel = if args.size == 2 && call.is_whole(8) { kernels.ll } else { kernels.ll_any };
                 for at in (0..call.count).step_by(longest as usize) {
                     let (send, recv) = (call.send + at * element, call.recv + at * element);
                     let call = DeviceCall { send, recv, count: longest.min(call.count - at), ..*call };
                     let args = self.before(&call, plan, Args { send, recv, count: call.count, ..args })?;
                     // SAFETY: as below.
-                    unsafe { kernels.ll.launch(blocks, threads, stream, &args)? };
+                    unsafe { kernel.launch(blocks, threads, stream, &args)? };
                     self.after(&call, plan, &args)?;
                 }
                 return Ok(());
             }
-            Path::Ll128 => {
-                if call.send == call.recv {
-                    args.push_warps = 0; // a warp overwrites only what it has sent itself
-                }
-                kernels.ll128
-            }
-            Path::Push => {
-                args.slot = plan.piece;
-                kernels.push
-            }
+            Path::Push if call.is_whole(16) => kernels.push,
+            Path::Push => kernels.push_any,
             Path::Ring => {
                 args.slot = (args.bulk_bytes / (u64::from(blocks) * args::RING_SLOTS) / 4096 * 4096).min(1 << 18);
                 kernels.ring
             }
             Path::Copy => {
-                let longest = plan::longest_copy(&self.machine.arena) / element;
+                let longest = plan::longest_copy(plan.copy_bytes) / element;
                 for at in (0..call.count).step_by(longest as usize) {
                     let count = longest.min(call.count - at);
                     let (send, recv) = (call.send + at * element, call.recv + at * element);
@@ -349,24 +355,15 @@ impl Device {
         (self.machine.multiprocessors / self.machine.sharing).clamp(1, args::CHECKS as u32)
     }
 
-    /// The copy engine's call: copies in streams of their own, and one kernel in the caller's.
+    /// The copy engine's call: copies in a stream of their own, and one kernel in the caller's.
     fn copy(&mut self, call: &DeviceCall, plan: &Plan, args: Args, kernels: Kernels) -> Result<(), CudaError> {
-        let common = self.common.ok_or(CudaError::NoFunction("copy_begin"))?;
-        let bytes = call.count * call.data_type.bytes() as u64;
-        let pushed = plan.share.min(self.machine.arena.push_bytes).min(bytes) / 4096 * 4096;
-        let chunks = chunks(pushed, bytes, &self.machine.arena, plan.part, plan.least_chunk);
-        let push_warps = if pushed == 0 { 0 } else { plan.push_warps };
-        let mut copy = CopyArgs {
-            a: Args { slot: plan.piece, push_warps, ..args },
-            pushed,
-            chunks: chunks.len() as u32,
-            push_receivers: push_warps,
-            end: [0; 24],
-            slot: [0; 24],
-        };
+        let common = self.common.ok_or(CudaError::NoFunction("copy_flag"))?;
+        let chunks = chunks(call.count * call.data_type.bytes() as u64, &self.machine.arena, plan.copy_bytes);
+        let mut copy = CopyArgs { a: args, chunks: chunks.len() as u64, end: [0; 24], slot: [0; 24] };
         for (number, chunk) in chunks.iter().enumerate() {
             (copy.end[number], copy.slot[number]) = (chunk.at + chunk.bytes, chunk.slot);
         }
+        let kernel = if call.is_whole(16) { kernels.copy } else { kernels.copy_any };
         let [engine, flags, waits] = &self.streams;
         while self.copied.len() < chunks.len() {
             self.copied.push(Event::new(self.context)?);
@@ -374,8 +371,6 @@ impl Device {
         }
         self.fork.record(call.stream)?;
         engine.get().wait(&self.fork)?;
-        // SAFETY: (all launches and copies) as in `all_reduce`; a slot of the peer's is free when its turn comes.
-        unsafe { common.copy_begin.launch(1, 32, engine.get(), &args)? };
         let driver = self.context.driver();
         let peer = args.arena[(args.rank ^ 1) as usize];
         let mut launched = false;
@@ -383,8 +378,9 @@ impl Device {
             if let Some(read) = chunk.after {
                 // What waits for the peer's kernel comes after ours, lest it stand in its way in a queue.
                 if !launched {
-                    // SAFETY: as above.
-                    unsafe { kernels.copy.launch(plan.blocks, plan.threads, call.stream, &copy)? };
+                    // SAFETY: (all launches and copies) as in `all_reduce`; a slot of the peer's is free when its
+                    // turn comes.
+                    unsafe { kernel.launch(plan.blocks, plan.threads, call.stream, &copy)? };
                     launched = true;
                     waits.get().wait(&self.copied[0])?;
                 }
@@ -399,16 +395,25 @@ impl Device {
                 // SAFETY: as above.
                 unsafe { driver.copy_device_async(to, from, bytes, engine.get().raw())? };
             }
-            self.copied[number].record(engine.get())?;
-            flags.get().wait(&self.copied[number])?;
+            // Between two copies a kernel would keep the engine waiting.
+            let mut behind = engine;
+            if number + 1 < chunks.len() {
+                self.copied[number].record(engine.get())?;
+                flags.get().wait(&self.copied[number])?;
+                behind = flags;
+            }
             // SAFETY: as above.
-            unsafe { common.copy_flag.launch(1, 32, flags.get(), &Args { chunk: number as u32, ..args })? };
+            unsafe { common.copy_flag.launch(1, 32, behind.get(), &Args { chunk: number as u32, ..args })? };
         }
         if !launched {
             // SAFETY: as above.
-            unsafe { kernels.copy.launch(plan.blocks, plan.threads, call.stream, &copy)? };
+            unsafe { kernel.launch(plan.blocks, plan.threads, call.stream, &copy)? };
         }
-        self.joined.record(flags.get())?;
+        if chunks.len() > 1 {
+            self.flagged.record(flags.get())?;
+            call.stream.wait(&self.flagged)?;
+        }
+        self.joined.record(engine.get())?;
         call.stream.wait(&self.joined)
     }
 
@@ -467,6 +472,12 @@ impl Device {
 /// A message is checked in chunks of `1 << shift` bytes: at least a page, and no more than there is room for.
 fn check_shift(bytes: u64) -> u32 {
     (12..64).find(|shift| bytes.div_ceil(1 << shift) <= args::CHECKS).unwrap_or(63)
+}
+
+/// Whether kernels may begin while the one before them in the stream still ends, which takes a GPU that knows how to
+/// wait for it, and a driver that can capture it.
+fn starts_early(context: Context) -> Result<bool, CudaError> {
+    Ok(context.capability()? >= (9, 0) && context.driver().version()? >= 12_030)
 }
 
 /// Loads an image, also while a stream of this thread is being captured.

@@ -9,9 +9,7 @@ use super::arena::{Arena, COPY_SLOTS, LEAST_PIECE};
 pub enum Path {
     /// Lines with flags of half their size, one hop.
     Ll,
-    /// Lines with a flag for every 120 bytes, one hop; two ranks on NVLink.
-    Ll128,
-    /// Plain stores into the peer's memory, with a flag for each piece; two ranks.
+    /// Plain stores into the peer's memory, where the data itself tells that it has come; two ranks.
     Push,
     /// The copy engine into the peer's slots, reduced behind it; two ranks.
     Copy,
@@ -28,7 +26,6 @@ impl Path {
     pub fn parse(name: &str) -> Option<Path> {
         Some(match name {
             "ll" => Path::Ll,
-            "ll128" => Path::Ll128,
             "push" => Path::Push,
             "copy" => Path::Copy,
             "ring" => Path::Ring,
@@ -48,28 +45,19 @@ pub struct Plan {
     pub blocks: u32,
     /// Threads of a block.
     pub threads: u32,
-    /// LL128 and push: warps of a block that only send.
-    pub push_warps: u32,
-    /// Push: bytes with one flag.
-    pub piece: u64,
-    /// Copy engine: bytes that the kernel pushes meanwhile.
-    pub share: u64,
-    /// Copy engine: a chunk is this fraction of what is left, in 1/256.
-    pub part: u32,
-    /// Copy engine: no chunk is shorter, except the last.
-    pub least_chunk: u64,
+    /// Copy engine: no copy is longer.
+    pub copy_bytes: u64,
 }
 
 /// What a plan depends on beside the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub(crate) ranks: u32,
+    /// Of the device that has fewest: the ranks' grids must be alike.
     pub(crate) multiprocessors: u32,
     /// The most ranks that have the same device, whose kernels must all find room there.
     pub(crate) sharing: u32,
     pub(crate) arena: Arena,
-    /// Whether lines of 128 bytes arrive whole.
-    pub(crate) whole_lines: bool,
     /// Whether the arenas are in the host's memory.
     pub(crate) in_host: bool,
     /// Health of the worst link between the ranks' GPUs, from 0 to 100.
@@ -84,15 +72,13 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
     let pair = machine.ranks == 2;
     let fits = |path: Path| match path {
         Path::Ll => bytes <= machine.arena.ll_message(),
-        Path::Ll128 => pair && machine.whole_lines && bytes <= machine.arena.wide_message(),
         Path::Push => pair && bytes <= machine.arena.push_bytes,
         Path::Copy => pair && machine.arena.copy_slot_bytes > 0,
         Path::Ring | Path::Staged | Path::Nccl => true,
     };
     let wanted = match forced {
         Some(path) => path,
-        None if bytes < if pair { 64 * KIB } else { 128 * KIB } => Path::Ll,
-        None if bytes <= 8 * MIB => Path::Ll128,
+        None if bytes < if pair { 16 * KIB } else { 128 * KIB } => Path::Ll,
         None if bytes <= 64 * MIB => Path::Push,
         None => Path::Copy,
     };
@@ -139,27 +125,21 @@ pub(crate) fn plan_in_order(machine: &Machine, bytes: u64) -> Plan {
 fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
     // Ranks of one process may share a device, and blocks that wait for each other must all be resident.
     let most = (machine.multiprocessors / machine.sharing.max(1)).max(1);
-    let base =
-        Plan { path, blocks: 1, threads: 512, push_warps: 0, piece: 8192, share: 0, part: 128, least_chunk: 8 * MIB };
+    let base = Plan { path, blocks: 1, threads: 512, copy_bytes: machine.arena.copy_slot_bytes };
     let blocks = |work: u64| (work as u32).clamp(1, most);
     match path {
         Path::Ll => {
             let units = bytes.div_ceil(8);
-            let threads = (units.next_multiple_of(32) as u32).clamp(64, 512);
+            let threads = (units.next_multiple_of(32) as u32).clamp(64, 256);
             Plan { threads, blocks: blocks(units.div_ceil(u64::from(threads))), ..base }
         }
-        Path::Ll128 => {
-            let units = bytes.div_ceil(480);
-            let threads = if bytes <= MIB { 256 } else { 512 };
-            let push_warps = if bytes > 6 * MIB { 4 } else { 0 };
-            Plan { push_warps, threads, blocks: blocks(units.div_ceil(u64::from(threads) / 32)), ..base }
-        }
         Path::Push => {
-            let piece = if bytes < 32 * MIB { 4096 } else { 8192 };
-            Plan { blocks: most, push_warps: 8, piece, ..base }
+            let units = bytes.div_ceil(512); // one for each warp, while there are warps
+            let threads = if units <= 8 * u64::from(most) { 256 } else { 512 };
+            Plan { threads, blocks: blocks(units.div_ceil(u64::from(threads) / 32)), ..base }
         }
-        // Room is left on the multiprocessors for the kernels that wait for slots.
-        Path::Copy => Plan { blocks: most.saturating_sub(4).max(1), push_warps: 4, ..base },
+        // Half of them are fast enough, and room must be left for the small kernels around the copies.
+        Path::Copy => Plan { blocks: (most / 2).max(1), ..base },
         Path::Ring => {
             // Over PCIe few blocks do, until the message is so long that small slots keep both directions busy.
             let (most, each, threads) = match machine.in_host {
@@ -186,30 +166,21 @@ pub(crate) struct Chunk {
 }
 
 /// The longest message of one call of the copy engine; a longer one is several calls.
-pub(crate) fn longest_copy(arena: &Arena) -> u64 {
-    (16 * arena.copy_slot_bytes).min(1 << 30)
+pub(crate) fn longest_copy(copy_bytes: u64) -> u64 {
+    (16 * copy_bytes).min(4 << 30)
 }
 
-/// Cuts bytes `pushed..bytes` of a message into chunks, as long as a slot while there is more than that, then
-/// shorter towards the end, so that little is left to reduce once the last one has arrived.
-pub(crate) fn chunks(pushed: u64, bytes: u64, arena: &Arena, part: u32, least: u64) -> Vec<Chunk> {
-    let mut chunks: Vec<Chunk> = Vec::new();
-    let mut at = pushed;
-    while at < bytes {
-        let (left, number) = (bytes - at, chunks.len() as u32);
-        let wanted = match left > arena.copy_slot_bytes + least {
-            true => arena.copy_slot_bytes,
-            false => (left * u64::from(part.clamp(64, 255)) / 256).max(least).min(arena.copy_slot_bytes),
-        };
-        // A short rest goes along.
-        let last = number as usize + 1 == kernels::args::MAX_CHUNKS;
-        let whole = left <= arena.copy_slot_bytes && (left < wanted + least || last);
-        let length = if whole { left } else { (wanted / 4096 * 4096).clamp(4096, left) };
-        let slot = arena.copy_at + u64::from(number) % COPY_SLOTS * arena.copy_slot_bytes;
-        chunks.push(Chunk { at, bytes: length, slot, after: number.checked_sub(COPY_SLOTS as u32) });
-        at += length;
-    }
-    chunks
+/// Cuts a message into as few copies as are not longer than `copy_bytes`, of the same length.
+pub(crate) fn chunks(bytes: u64, arena: &Arena, copy_bytes: u64) -> Vec<Chunk> {
+    let number = bytes.div_ceil(copy_bytes).max(1);
+    let length = bytes.div_ceil(number).next_multiple_of(4096);
+    let chunk = |number: u64| Chunk {
+        at: number * length,
+        bytes: length.min(bytes - number * length),
+        slot: arena.copy_at + number % COPY_SLOTS * arena.copy_slot_bytes,
+        after: number.checked_sub(COPY_SLOTS).map(|earlier| earlier as u32),
+    };
+    (0..bytes.div_ceil(length)).map(chunk).collect()
 }
 
 #[cfg(test)]
@@ -223,7 +194,6 @@ mod tests {
             multiprocessors: 132,
             sharing: 1,
             arena: Arena::new(ranks, 141 << 30),
-            whole_lines: true,
             in_host: false,
             link_health: 100,
         }
@@ -233,19 +203,17 @@ mod tests {
     fn size_decides_unless_a_path_is_forced_that_can_take_it() {
         let path = |bytes, forced| plan(&machine(2), bytes, forced).path;
         assert_eq!(path(1024, None), Path::Ll);
-        assert_eq!(path(MIB, None), Path::Ll128);
+        assert_eq!(path(16 * KIB, None), Path::Push);
         assert_eq!(path(16 * MIB, None), Path::Push);
         assert_eq!(path(1 << 30, None), Path::Copy);
         assert_eq!(path(1024, Some(Path::Ring)), Path::Ring);
         assert_eq!(path(1 << 30, Some(Path::Ll)), Path::Copy);
         assert_eq!(plan(&machine(4), 1 << 30, Some(Path::Copy)).path, Path::Ring);
-        let over_pcie = Machine { whole_lines: false, ..machine(2) };
-        assert_eq!(plan(&over_pcie, MIB, None).path, Path::Push);
-        let in_host = Machine { arena: Arena::in_host(2), whole_lines: false, in_host: true, ..machine(2) };
+        let in_host = Machine { arena: Arena::in_host(2), in_host: true, ..machine(2) };
         let path = |bytes, forced| plan(&in_host, bytes, forced).path;
         assert_eq!(path(1024, None), Path::Ll);
         assert_eq!(path(1 << 30, None), Path::Ring);
-        for forced in [Path::Ll128, Path::Push, Path::Copy, Path::Ring] {
+        for forced in [Path::Push, Path::Copy, Path::Ring] {
             assert_eq!(path(8 * MIB, Some(forced)), Path::Ring);
         }
     }
@@ -274,7 +242,7 @@ mod tests {
     #[test]
     fn ranks_that_share_a_device_leave_room_for_each_other() {
         for ranks in 2..=8 {
-            for path in [Path::Ll, Path::Ll128, Path::Push, Path::Copy, Path::Ring] {
+            for path in [Path::Ll, Path::Push, Path::Copy, Path::Ring] {
                 for bytes in [1, 100 * KIB, MIB, 32 * MIB, 1 << 30] {
                     let shared = plan(&Machine { sharing: ranks, ..machine(ranks) }, bytes, Some(path));
                     assert!(shared.blocks * ranks <= 132, "{shared:?}");
@@ -288,15 +256,15 @@ mod tests {
     proptest! {
         #[test]
         fn chunks_cover_the_message_once_and_never_share_a_place_without_waiting(
-            bytes in 1u64..=(1 << 30), pushed in 0u64..(1 << 26), part in 1u32..300, least in prop::sample::select(vec![64 * KIB, MIB, 8 * MIB]),
+            bytes in 1u64..=(1 << 30), copy_bytes in 1u64..(1 << 10),
         ) {
             for memory_bytes in [8u64 << 30, 141 << 30] {
                 let arena = Arena::new(2, memory_bytes);
-                let bytes = bytes.min(longest_copy(&arena));
-                let pushed = pushed.min(bytes) / 4096 * 4096;
-                let chunks = chunks(pushed, bytes, &arena, part, least);
+                let copy_bytes = (copy_bytes * MIB).min(arena.copy_slot_bytes);
+                let bytes = bytes.min(longest_copy(copy_bytes));
+                let chunks = chunks(bytes, &arena, copy_bytes);
                 prop_assert!(chunks.len() <= kernels::args::MAX_CHUNKS, "{}", chunks.len());
-                let mut next = pushed;
+                let mut next = 0;
                 for (number, chunk) in chunks.iter().enumerate() {
                     prop_assert_eq!(chunk.at, next);
                     prop_assert!(chunk.bytes > 0 && chunk.bytes <= arena.copy_slot_bytes && chunk.at % 4096 == 0);

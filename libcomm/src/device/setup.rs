@@ -37,21 +37,23 @@ pub(super) struct Offer {
     pub(super) memory_bytes: u64,
     pub(super) address: u64,
     pub(super) device: u64,
+    pub(super) multiprocessors: u64,
     pub(super) uuid: [u8; 16],
     pub(super) handle: [u8; 64],
 }
 
 impl Offer {
-    pub(super) const BYTES: usize = 6 * 8 + 16 + 64;
+    pub(super) const BYTES: usize = 7 * 8 + 16 + 64;
 
     pub(super) fn to_bytes(self) -> [u8; Offer::BYTES] {
         let mut bytes = [0; Offer::BYTES];
-        let words = [self.usable, self.pid, self.pid_namespace, self.memory_bytes, self.address, self.device];
+        let device = [self.address, self.device, self.multiprocessors];
+        let words = [self.usable, self.pid, self.pid_namespace, self.memory_bytes].into_iter().chain(device);
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
-        bytes[48..64].copy_from_slice(&self.uuid);
-        bytes[64..].copy_from_slice(&self.handle);
+        bytes[56..72].copy_from_slice(&self.uuid);
+        bytes[72..].copy_from_slice(&self.handle);
         bytes
     }
 
@@ -64,8 +66,9 @@ impl Offer {
             memory_bytes: word(3),
             address: word(4),
             device: word(5),
-            uuid: std::array::from_fn(|k| bytes[48 + k]),
-            handle: std::array::from_fn(|k| bytes[64 + k]),
+            multiprocessors: word(6),
+            uuid: std::array::from_fn(|k| bytes[56 + k]),
+            handle: std::array::from_fn(|k| bytes[72 + k]),
         }
     }
 
@@ -165,6 +168,9 @@ pub(crate) fn set_up(
     // Once it is on offer a peer may write to it, so a rank that fails from there on leaves it to the process's end.
     let arena = ManuallyDrop::new(DeviceBuffer::new(context, bytes as usize)?);
     arena.fill(0, bytes.min(layout.push_at) as usize, 0)?;
+    if bytes > layout.push_at {
+        arena.fill_words(layout.push_at as usize, (bytes - layout.push_at) as usize, args::ABSENT)?;
+    }
     let own_fault = around.fault.filter(|fault| fault.rank == around.rank);
     if let Some(fault) = own_fault {
         arena.write(args::FAULT_AT as usize, &[args::Fault::from(fault)])?;
@@ -182,6 +188,7 @@ pub(crate) fn set_up(
         memory_bytes: own_memory,
         address: arena.address(),
         device: u64::from(context.device()),
+        multiprocessors: u64::from(context.multiprocessors()?),
         uuid: context.uuid()?,
         handle: handle.map_or([0; 64], |handle| handle.0),
     };
@@ -192,9 +199,11 @@ pub(crate) fn set_up(
     let f32_kernels = if around.size > 1 { Some(Kernels::load(context, DataType::F32, checked)?) } else { None };
     let mut typed: Vec<Kernels> = Vec::new();
     let mut uuids = vec![offer.uuid];
+    let mut multiprocessors = offer.multiprocessors;
     let mut open = |_: u32, bytes: &[u8]| {
         let theirs = Offer::from_bytes(bytes);
         uuids.push(theirs.uuid);
+        multiprocessors = multiprocessors.min(theirs.multiprocessors);
         if own_fault.is_some_and(|fault| fault.kind == Kind::Refuse) {
             return Err("refused on purpose".into());
         }
@@ -247,14 +256,12 @@ pub(crate) fn set_up(
         limit_ns: around.limit.map_or(0, |limit| limit.as_nanos() as u64),
         ll_at: layout.ll_at,
         ll_bytes: layout.ll_bytes,
-        wide_at: layout.wide_at,
-        wide_bytes: layout.wide_bytes,
         bulk_at: layout.bulk_at,
         bulk_bytes: layout.bulk_bytes,
         push_at: layout.push_at,
         push_bytes: layout.push_bytes,
-        flags_at: layout.flags_at,
-        flags: layout.flags,
+        escapes_at: layout.escapes_at,
+        escapes_bytes: layout.escapes_bytes,
         rank: around.rank,
         size: around.size,
         generation: around.generation,
@@ -267,13 +274,13 @@ pub(crate) fn set_up(
     for (place, address) in template.arena.iter_mut().zip(host_arena::addresses(&host_arenas)) {
         *place = address;
     }
+    arena.write(args::KEPT_AT as usize, &[template])?;
     let machine = Machine {
         ranks: around.size,
-        multiprocessors: context.multiprocessors()?,
+        multiprocessors: multiprocessors as u32,
         // Whoever refused has not seen everyone's.
         sharing: if detour.is_none() { most_alike(&uuids) } else { around.size },
         arena: layout,
-        whole_lines: host_arenas.is_empty(), // until the kinds of links are told apart, the proof below has to do
         in_host: !host_arenas.is_empty(),
         link_health,
     };
@@ -298,6 +305,7 @@ pub(crate) fn set_up(
         streams,
         fork: Event::new(context)?,
         joined: Event::new(context)?,
+        flagged: Event::new(context)?,
         copied: Vec::new(),
         free: Vec::new(),
         serial: Event::new(context)?,
@@ -392,6 +400,7 @@ mod tests {
             memory_bytes: 1 << 37,
             address: 0x7000_0000_0000,
             device: u64::from(gpu),
+            multiprocessors: 132,
             uuid: [gpu; 16],
             handle: [pid as u8; 64],
         }

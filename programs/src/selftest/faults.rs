@@ -42,7 +42,6 @@ pub(super) fn run() -> anyhow::Result<usize> {
     let mut trials = 0;
     for (ranks, path) in [
         (2, Path::Ll),
-        (2, Path::Ll128),
         (2, Path::Push),
         (2, Path::Copy),
         (2, Path::Ring),

@@ -84,6 +84,8 @@ fn everything(rank: &Rank<'_>) -> bool {
             rank.all_ops::<bf16>(*path, BIG)
         });
     }
+    ok &= part(comm, "words that look like no data", || rank.words_of_no_data());
+    ok &= part(comm, "more copies than room", || rank.many_copies());
     ok &= part(comm, "graphs between eager calls", || rank.graphs());
     ok &= part(comm, "two streams take turns", || rank.streams());
     ok &= part(comm, "two streams in opposite order, 2000 calls", || rank.opposite_streams());
@@ -136,7 +138,6 @@ const BIG: &[usize] = &[3_000_001];
 const PATHS: &[(&str, Option<Path>)] = &[
     ("auto", None),
     ("ll", Some(Path::Ll)),
-    ("ll128", Some(Path::Ll128)),
     ("push", Some(Path::Push)),
     ("copy", Some(Path::Copy)),
     ("ring", Some(Path::Ring)),

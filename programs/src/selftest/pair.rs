@@ -5,16 +5,49 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use comm::cuda::Stream;
-use comm::{CommError, DataType, Op, Path};
+use comm::{CommError, DataType, Op, Path, Plan};
 
 use super::rank::{MOST, Rank, data};
 
 impl Rank<'_> {
+    /// Data that looks like none: words that stand in the peer's memory for what has not come, and those beside them.
+    pub(super) fn words_of_no_data(&self) -> anyhow::Result<()> {
+        let absent = 0xffb9_e6a6_ffb9_e6a6; // ABSENT in kernels/device/args.cuh
+        for path in [Path::Push, Path::Copy] {
+            for count in [1usize, 2, 63, 64, 65, 70_001, 600_000] {
+                for every in [1, 5, 64, 1000] {
+                    let word = |rank: u64, i: u64| match (i + rank).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 {
+                        x if x % every == 0 => absent + (x / every & 1),
+                        x => x,
+                    };
+                    let sends: Vec<Vec<u64>> =
+                        (0..2).map(|rank| (0..count as u64).map(|i| word(rank, i)).collect()).collect();
+                    for (op, in_place) in [(Op::Max, false), (Op::Sum, true)] {
+                        self.call_on(&sends, op, Some(path), in_place, 0, &|_| ())
+                            .with_context(|| format!("{count} words, 1 in {every}, {path:?}, in place {in_place}"))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// More copies than there is room for at a time.
+    pub(super) fn many_copies(&self) -> anyhow::Result<()> {
+        for (count, in_place) in [(3_000_001, false), (3_000_001, true), (5_000_000, true), (5_000_000, false)] {
+            let sends: Vec<Vec<f32>> = (0..2).map(|rank| data(rank, count, 7)).collect();
+            let short = |plan: &mut Plan| plan.copy_bytes = 1 << 20;
+            self.call_on(&sends, Op::Sum, Some(Path::Copy), in_place, 0, &short)
+                .with_context(|| format!("{count} elements, in place {in_place}"))?;
+        }
+        Ok(())
+    }
+
     /// Graphs of three paths, replayed between eager calls, each result checked.
     pub(super) fn graphs(&self) -> anyhow::Result<()> {
         let (driver, stream, base) = (self.context.driver(), self.stream.get(), self.buffer.address());
-        let counts = [256usize, 200_000, 1_000_000, 5_000_000];
-        let paths = [Path::Ll, Path::Ll128, Path::Push, Path::Copy];
+        let counts = [256usize, 200_000, 5_000_000];
+        let paths = [Path::Ll, Path::Push, Path::Copy];
         let launch = |i: usize| {
             // SAFETY: inside the buffer.
             unsafe {
@@ -24,26 +57,26 @@ impl Rank<'_> {
             }
         };
         launch(0)?;
-        let graphs = (0..4)
+        let graphs = (0..3)
             .map(|i| {
                 stream.begin_capture(driver)?;
-                for k in [i, (i + 1) % 4, i] {
+                for k in [i, (i + 1) % 3, i] {
                     launch(k)?;
                 }
                 Ok(stream.end_capture(self.context)?)
             })
             .collect::<anyhow::Result<Vec<_>>>()?;
         for round in 0..40u64 {
-            let sends: Vec<Vec<f32>> = (0..2).map(|rank| data(rank, counts[3], round)).collect();
+            let sends: Vec<Vec<f32>> = (0..2).map(|rank| data(rank, counts[2], round)).collect();
             self.buffer.write(0, &sends[self.comm.rank() as usize])?;
-            self.buffer.fill(MOST, 4 * counts[3], 0xff)?;
-            let i = round as usize % 4;
+            self.buffer.fill(MOST, 4 * counts[2], 0xff)?;
+            let i = round as usize % 3;
             graphs[i].launch(stream)?;
-            launch((round / 4) as usize % 4)?;
+            launch((round / 3) as usize % 3)?;
             graphs[i].launch(stream)?;
             stream.synchronize(driver)?;
             self.comm.async_error()?;
-            let mut result = vec![0f32; counts[i].max(counts[(i + 1) % 4])];
+            let mut result = vec![0f32; counts[i].max(counts[(i + 1) % 3])];
             self.buffer.read(MOST, &mut result)?;
             let wrong = (0..result.len()).find(|k| result[*k] != sends[0][*k] + sends[1][*k]);
             ensure!(wrong.is_none(), "round {round}: element {wrong:?}");

@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, ensure};
 use comm::cuda::{Context, DeviceBuffer, Driver, Graph, Stream};
-use comm::{Comm, Element, Op, Path, reference};
+use comm::{Comm, Element, Op, Path, Plan, reference};
 use half::{bf16, f16};
 
 /// Values of a type that no operation makes ambiguous, and that overflow where the type can.
@@ -72,8 +72,21 @@ impl Rank<'_> {
         in_place: bool,
         offset: usize,
     ) -> anyhow::Result<()> {
-        let size = self.comm.size();
-        let sends: Vec<Vec<T>> = (0..size).map(|rank| data(rank, count, op as u64)).collect();
+        let sends: Vec<Vec<T>> = (0..self.comm.size()).map(|rank| data(rank, count, op as u64)).collect();
+        self.call_on(&sends, op, path, in_place, offset, &|_| ())
+    }
+
+    /// The same on the ranks' data, with a plan that was changed.
+    pub(super) fn call_on<T: Sample>(
+        &self,
+        sends: &[Vec<T>],
+        op: Op,
+        path: Option<Path>,
+        in_place: bool,
+        offset: usize,
+        change: &dyn Fn(&mut Plan),
+    ) -> anyhow::Result<()> {
+        let (size, count) = (self.comm.size(), sends[0].len());
         let bytes = count * size_of::<T>();
         let send_at = offset * size_of::<T>();
         let recv_at = if in_place { send_at } else { MOST + 2 * offset * size_of::<T>() };
@@ -90,7 +103,7 @@ impl Rank<'_> {
             let stream = self.stream.get().raw();
             match path {
                 None => self.comm.all_reduce_stream_raw(send, recv, count, T::TYPE, op, stream)?,
-                path => self.comm.all_reduce_tuned(send, recv, count, T::TYPE, op, stream, path, &|_| ())?,
+                path => self.comm.all_reduce_tuned(send, recv, count, T::TYPE, op, stream, path, change)?,
             }
         }
         self.stream.get().synchronize(self.context.driver())?;
@@ -101,7 +114,7 @@ impl Rank<'_> {
         // Rings of more than two round at each hop; unless another path is forced, they take what is too long for lines.
         let rounds = !T::TYPE.is_integer() && size > 2 && (path == Some(Path::Ring) || bytes > 128 << 10);
         let exact = !rounds || matches!(op, Op::Min | Op::Max);
-        let right = if exact { reference::all_reduce(&sends, op) } else { result.clone() };
+        let right = if exact { reference::all_reduce(sends, op) } else { result.clone() };
         let wrong = result.iter().zip(&right).position(|(a, b)| !a.same(*b));
         let hash = result.iter().zip(1u64..).fold(0u64, |hash, (x, i)| {
             // SAFETY: plain data.
