@@ -2,7 +2,7 @@
 //!
 //! The figures are measured: `configs/protocol-choice.toml` has the card, the date and the command.
 
-use super::arena::{Arena, COPY_SLOTS, LEAST_PIECE};
+use super::arena::{Arena, COPY_SLOTS};
 
 /// How the data travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,15 +105,11 @@ fn cut(health: u32) -> u64 {
     1 << SOUND.saturating_sub(health).div_ceil(20)
 }
 
-/// The same plan with smaller chunks where the link is ill.
+/// The same plan with smaller copies where the link is ill. What kernels push has no chunks: each word tells itself that it
+/// has come.
 fn gentle(plan: Plan, health: u32) -> Plan {
-    let cut = cut(health);
-    Plan {
-        piece: (plan.piece / cut).max(LEAST_PIECE),
-        least_chunk: (plan.least_chunk / cut).max(64 * KIB),
-        part: if cut > 1 { plan.part.min(96) } else { plan.part },
-        ..plan
-    }
+    let copy_bytes = (plan.copy_bytes / cut(health)).max(MIB.min(plan.copy_bytes));
+    Plan { copy_bytes, ..plan }
 }
 
 /// For results that no path may round in its own way, nor cut the mean of integers at each hop: lines from everyone,
@@ -221,12 +217,12 @@ mod tests {
     #[test]
     fn chunks_are_smaller_on_a_link_that_is_ill() {
         assert_eq!([100, 60, 59, 40, 39, 20, 19, 0].map(cut), [1, 1, 2, 2, 4, 4, 8, 8]);
-        let of = |link_health| plan(&Machine { link_health, ..machine(2) }, 1 << 30, None);
-        assert_eq!((of(100).least_chunk, of(50).least_chunk, of(0).least_chunk), (8 * MIB, 4 * MIB, MIB));
-        let push = |link_health| plan(&Machine { link_health, ..machine(2) }, 32 * MIB, None).piece;
-        assert_eq!((push(100), push(50), push(0)), (8192, 4096, LEAST_PIECE));
-        let number = |plan: Plan| chunks(0, 100 * MIB, &machine(2).arena, plan.part, plan.least_chunk).len();
-        assert!(number(of(30)) > number(of(100)));
+        let of = |link_health| plan(&Machine { link_health, ..machine(2) }, 1 << 30, None).copy_bytes;
+        assert_eq!((of(60), of(50), of(0)), (of(100), of(100) / 2, of(100) / 8));
+        let number = |health| chunks(100 * MIB, &machine(2).arena, of(health)).len();
+        assert!(number(30) > number(100));
+        let small = Plan { copy_bytes: 4096, ..plan(&machine(2), 1 << 30, None) };
+        assert_eq!(gentle(small, 0).copy_bytes, 4096);
     }
 
     #[test]
