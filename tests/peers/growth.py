@@ -3,10 +3,13 @@
 
 Runs collective_perf under prun for n = 2 to 64 and messages from 4 bytes while n x bytes stays below a limit, and draws the
 times over the bytes, one line a rank count, both axes logarithmic. The dashed lines are 2 n S / B: each rank reads and
-writes its message once, at the bandwidth B that the same run measures with a loop that adds two arrays into a third.
+writes its message once, at the bandwidth B that the same run measures with a loop that adds two arrays into a third. B is
+that of the run with as many ranks as there are CPUs, or the nearest below: ranks that share a CPU measure one after the
+other, and their sum is more than the memory has.
 """
 
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -28,6 +31,13 @@ def measure(prun, perf, ranks, largest, buffers, batch_ms):
         lines = job.stdout().decode().splitlines()
     bandwidth = next(float(line.split()[2]) for line in lines if line.startswith("# stream"))
     return bandwidth, [(int(line.split()[0]), float(line.split()[1])) for line in lines if not line.startswith("#")]
+
+
+def with_one_bandwidth(results):
+    """The same with the bandwidth of the run that has a CPU for each rank."""
+    fitting = [ranks for ranks in results if ranks <= (os.cpu_count() or 1)]
+    bandwidth = results[max(fitting or results)][0] if results else None
+    return {ranks: (bandwidth, points) for ranks, (_, points) in results.items()}
 
 
 def draw(results, title):
@@ -92,6 +102,7 @@ def main():
             continue
         results[ranks] = found
     peers.progress("")
+    results = with_one_bandwidth(results)
     sizes = sorted({size for _, points in results.values() for size, _ in points})
     rows = [["bytes", *(f"n = {ranks}, µs" for ranks in results), *(f"n = {ranks}, x limit" for ranks in results)]]
     for size in sizes:
