@@ -30,6 +30,7 @@ def main():
     parser = peers.arguments(__doc__)
     parser.add_argument("-n", dest="ranks", metavar="N", type=int, default=2)
     parser.add_argument("--sizes", default="4,1024,16384,65536,1048576,16777216")
+    parser.add_argument("--settings", default=",".join(SETTINGS), help="the first is what the others are compared with")
     parser.add_argument("--rounds", metavar="N", type=int, default=3)
     parser.add_argument("--batch-ms", metavar="MS", type=float, default=5)
     parser.add_argument("--program", metavar="PATH", type=Path, help="collective_perf, if not beside prun")
@@ -38,16 +39,17 @@ def main():
     prun = peers.launchers_present(options)[0]
     peers.say_circumstances(about := peers.circumstances([prun]))
     perf = str(options.program or Path(options.prun).resolve().parent / "collective_perf")
-    found = {setting: [] for setting in SETTINGS}
+    settings = options.settings.split(",")
+    found = {setting: [] for setting in settings}
     for number in range(options.rounds):
-        for setting in SETTINGS:
+        for setting in settings:
             peers.progress(f"round {number + 1}, {setting}")
             found[setting].append(measure(prun, perf, options.ranks, options.sizes, options.batch_ms, setting))
     peers.progress("")
-    rows = [["bytes", *(f"{setting}, µs" for setting in SETTINGS), *(f"{setting}, x off" for setting in SETTINGS[1:])]]
+    rows = [["bytes", *(f"{setting}, µs" for setting in settings), *(f"{setting}, x {settings[0]}" for setting in settings[1:])]]
     for size in map(int, options.sizes.split(",")):
         times = [statistics.median(round_[size] for round_ in found[setting] if size in round_)
-                 if any(size in round_ for round_ in found[setting]) else None for setting in SETTINGS]
+                 if any(size in round_ for round_ in found[setting]) else None for setting in settings]
         rows.append([str(size), *("-" if us is None else f"{us:.2f}" for us in times),
                      *("-" if us is None or not times[0] else f"{us / times[0]:.1f}" for us in times[1:])])
     print(peers.table(rows))
