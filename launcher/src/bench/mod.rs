@@ -98,6 +98,7 @@ fn job(args: &BenchArgs, messages: &[Message]) -> Result<Job, Refused> {
             .try_instead("`prun bench allreduce --device`"));
     }
     let buffers = match args.alloc {
+        _ if args.collective == Collective::Barrier => vec![Buffers::Malloc],
         Alloc::Malloc => vec![Buffers::Malloc],
         Alloc::Comm => vec![Buffers::Comm],
         Alloc::Both => vec![Buffers::Malloc, Buffers::Comm],

@@ -68,8 +68,11 @@ pub fn contestants(args: &BenchArgs, job: &Job) -> Result<(Vec<Contestant>, Told
     for rival in &args.against {
         let on_gpus = !matches!(rival, Rival::Mpi);
         if on_gpus != args.device {
-            let (who, try_) = if on_gpus { ("NCCL and PyTorch", "--device") } else { ("MPI", "without --device") };
-            return Err(Refused::new(format!("{who} cannot be measured so")).try_instead(try_));
+            let (what, try_) = match on_gpus {
+                true => ("NCCL and PyTorch are measured between GPUs only", "--device"),
+                false => ("MPI is measured on the host only", "leave out --device"),
+            };
+            return Err(Refused::new(what).try_instead(try_));
         }
     }
     let mut told = Told::default();

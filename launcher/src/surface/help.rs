@@ -17,6 +17,7 @@ const EXAMPLES: &str = "  prun -n 4 ./train --lr 0.1         four ranks, with RA
   prun plan -n 4                     which GPU, CPUs and memory each rank would get, and why
   prun topo                          the machine: GPUs, links, NUMA nodes
   prun doctor                        what makes this machine slow or unreliable
+  prun bench allreduce -n 4          how long collectives take; --against mpi, or nccl on GPUs
   prun selftest                      what libcomm promises, tried on this machine
   prun run job.toml -n 2             a job from a file; flags win over the file
   prun sweep -n 2,4 -- ./bench       each number of ranks several times, compared

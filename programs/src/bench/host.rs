@@ -12,6 +12,8 @@ use super::wire::{Buffers, Calls, Entry, Job};
 /// Single calls are timed for so long at most, and so many.
 const SINGLE_S: f64 = 0.5;
 const SINGLES: u64 = 10_000;
+/// Where the last-level cache is shared by many virtual machines, a part of it is enough.
+const MOST_SWEPT: usize = 128 << 20;
 /// Calls of a batch with cold caches, where emptying them takes longer than the call.
 const COLD_CALLS: u64 = 5;
 
@@ -113,9 +115,9 @@ pub(super) fn sum(comm: &Comm, value: u64) -> Result<u64, CommError> {
 pub struct Sweep(Vec<u64>);
 
 impl Sweep {
-    /// Twice what the last-level cache holds, shared among the ranks, if that is wanted.
+    /// Twice what the last-level cache holds, up to 128 MiB, shared among the ranks, if that is wanted.
     pub fn new(job: &Job, ranks: usize) -> Sweep {
-        let bytes = if job.cold { (2 * cache_bytes() / ranks).max(16 << 20) } else { 0 };
+        let bytes = if job.cold { (2 * cache_bytes()).min(MOST_SWEPT) / ranks } else { 0 };
         Sweep(vec![1; bytes / 8])
     }
 
