@@ -45,6 +45,7 @@ pub fn run(args: &BenchArgs) -> Result<u8, Refused> {
     let form = Form { job: &job, ranks, against: !args.against.is_empty() || !args.rival_proto.is_empty() };
     let rounds = if form.against { args.rounds } else { 1 };
     let mut wrong = 0;
+    let mut first = None;
     let mut open = sink.begin(&progress, &form, &told)?;
     for (at, message) in messages.iter().enumerate() {
         if !open {
@@ -58,7 +59,8 @@ pub fn run(args: &BenchArgs) -> Result<u8, Refused> {
             }
         }
         wrong += row.wrong();
-        open = sink.row(&progress, &form, &row, at == 0)?;
+        let columns = first.get_or_insert_with(|| row.clone());
+        open = sink.row(&progress, &form, &row, columns, at == 0)?;
     }
     progress.end();
     for contestant in contestants {
@@ -153,9 +155,16 @@ impl Sink {
     }
 
     /// Whether somebody still reads.
-    fn row(&mut self, progress: &Progress, form: &Form<'_>, row: &Row, first: bool) -> Result<bool, Refused> {
-        let head = if first { form.head(row) } else { String::new() };
-        self.write(progress, &form.json(row), || head + &form.row(row))
+    fn row(
+        &mut self,
+        progress: &Progress,
+        form: &Form<'_>,
+        row: &Row,
+        columns: &Row,
+        is_first: bool,
+    ) -> Result<bool, Refused> {
+        let head = if is_first { form.head(row) } else { String::new() };
+        self.write(progress, &form.json(row), || head + &form.row(row, columns))
     }
 
     fn end(&mut self, form: &Form<'_>, wrong: u64) -> Result<(), Refused> {

@@ -16,6 +16,8 @@ use super::words::type_name;
 use crate::own_job;
 use crate::refused::Refused;
 
+/// libcomm's own job, and the start of all that is measured in it.
+const OWN: &str = "libcomm";
 const TORCH: &str = include_str!("torch.py");
 
 /// One that is measured.
@@ -90,7 +92,7 @@ pub fn contestants(args: &BenchArgs, job: &Job) -> Result<(Vec<Contestant>, Told
     };
     // Twins are built before anything is started that a missing compiler would end.
     let twins = if asked(Rival::Mpi) { Some(mpi::twins(job)?) } else { None };
-    all.push(start_own(args, "libcomm", &own, &[], &mut told)?);
+    all.push(start_own(args, OWN, &own, &[], &mut told)?);
     let nccl_alone =
         |name: &str| DeviceJob { graph: args.graph, own: false, nccl: Some(name.into()), nccl_registered: None };
     if asked(Rival::NcclP2pOff) {
@@ -127,7 +129,12 @@ fn start_own(
         options.extend(["-x".into(), variable]);
     }
     let job = serde_json::to_string(job).map_err(|cause| Refused::new("cannot tell the ranks").because(cause))?;
-    let (session, hello) = Session::start(title, &options, &own_job::rank(programs::bench::WORD, &job))?;
+    let (session, mut hello) = Session::start(title, &options, &own_job::rank(programs::bench::WORD, &job))?;
+    if title != OWN {
+        // Of a rival's job, only the rival is of interest.
+        hello.set_up.retain(|set_up| set_up.what != OWN);
+        hello.set_up.iter_mut().for_each(|set_up| set_up.what = format!("{title} ({})", set_up.what));
+    }
     told.add(hello);
     Ok(Contestant::Job(title.into(), session))
 }
@@ -173,7 +180,7 @@ impl Contestant {
         match self {
             Contestant::Job(_, session) => {
                 for entry in session.ask(message.count)? {
-                    let own = entry.variant.starts_with("libcomm");
+                    let own = entry.variant.starts_with(OWN);
                     row.add(own, entry);
                 }
             }

@@ -38,10 +38,10 @@ impl Form<'_> {
         trimmed(&text)
     }
 
-    /// A line of the table.
-    pub fn row(&self, row: &Row) -> String {
+    /// A line of the table whose first line was `first`: that says which columns there are.
+    pub fn row(&self, row: &Row, first: &Row) -> String {
         match self.against {
-            true => self.row_against(row),
+            true => self.row_against(row, first),
             // Several kinds of buffers make several lines.
             false => {
                 let mut variants: Vec<&str> = row.measured.iter().map(|one| one.variant.as_str()).collect();
@@ -110,14 +110,22 @@ impl Form<'_> {
         text
     }
 
-    fn row_against(&self, row: &Row) -> String {
+    fn row_against(&self, row: &Row, first: &Row) -> String {
         let mut text = self.message(row);
-        for one in &row.measured {
-            let cell = one.us().map_or_else(|| one.failed.clone().unwrap_or_else(|| "-".into()), time);
-            let _ = write!(text, "  {cell:>0$}", width(one));
+        let here = |column: &Measured| {
+            row.measured.iter().find(|one| one.variant == column.variant && one.place == column.place)
+        };
+        for column in &first.measured {
+            // A rival may not take every size.
+            let cell = here(column).map_or_else(
+                || "-".into(),
+                |one| one.us().map_or_else(|| one.failed.clone().unwrap_or_else(|| "-".into()), time),
+            );
+            let _ = write!(text, "  {cell:>0$}", width(column));
         }
-        for own in row.measured.iter().filter(|one| one.own) {
-            let cell = row.ratio(own).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"));
+        for own in first.measured.iter().filter(|one| one.own) {
+            let ratio = here(own).and_then(|own| row.ratio(own));
+            let cell = ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x"));
             let _ = write!(text, "  {cell:>0$}", ratio_width(own));
         }
         let wrong = row.measured.iter().any(|one| one.wrong.is_some());
@@ -223,7 +231,7 @@ pub(crate) mod tests {
 ";
         assert_eq!(form.head(&row), head);
         let line = "      1048576      262144    float    sum    -1    100.0    10.49   15.73       0    50.00    20.97   31.46       3\n";
-        assert_eq!(form.row(&row), line);
+        assert_eq!(form.row(&row, &row), line);
     }
 
     #[test]
@@ -232,7 +240,7 @@ pub(crate) mod tests {
         let form = Form { job: &job, ranks: 2, against: false };
         let mut row = Row::new(Message { count: 1, bytes: 4 });
         row.add(true, entry("libcomm", Place::In, &[0.25], None));
-        let line = form.row(&row);
+        let line = form.row(&row, &row);
         assert!(line.contains(" none     0        -        -       -       -       -       -       -    0.250    0.016   0.016     N/A"), "{line}");
     }
 
@@ -244,9 +252,13 @@ pub(crate) mod tests {
         row.add(true, entry("libcomm", Place::Out, &[0.5], Some(0)));
         row.add(false, entry("Open MPI", Place::Out, &[0.75], Some(0)));
         row.add_failure("MPICH", Place::Out, "> 60 s");
-        let (head, line) = (form.head(&row), form.row(&row));
+        let (head, line) = (form.head(&row), form.row(&row, &row));
         assert!(head.contains("root    libcomm   Open MPI      MPICH  ratio of libcomm   #wrong"), "{head}");
         assert!(line.ends_with("    0.500      0.750     > 60 s             1.50x        0\n"), "{line}");
+        let mut later = Row::new(Message { count: 2, bytes: 8 });
+        later.add(false, entry("MPICH", Place::Out, &[1.0], None));
+        let line = form.row(&later, &row);
+        assert!(line.ends_with("        -          -      1.000                 -      N/A\n"), "{line}");
         let json = form.json(&row);
         assert_eq!(
             (json["results"][0]["ratio"].as_f64(), json["results"][2]["failed"].as_str()),
