@@ -30,7 +30,6 @@ pub fn run(args: &TopoArgs, inherited: &[(OsString, OsString)]) -> Result<Done, 
                 .map_err(|why| Refused::new("cannot measure the links between the GPUs").because(why))?;
             let place = known::place(inherited, Path::new("/"), &machine);
             known::save(&machine, place.as_deref());
-            said.push_str(&format!("\n{}", measure::table(&machine)));
         }
         said.push_str(&numa::matrix(&machine)?);
     }
@@ -60,6 +59,10 @@ pub fn run(args: &TopoArgs, inherited: &[(OsString, OsString)]) -> Result<Done, 
     }
     if wrote.is_empty() {
         let mut shown = text::machine(&machine);
+        let table = measure::table(&machine);
+        if !table.is_empty() {
+            shown.push_str(&format!("\n{table}"));
+        }
         for line in nccl::lines(&channels) {
             shown.push_str(&format!("{line}\n"));
         }
