@@ -93,7 +93,7 @@ unsafe fn over<T: Element>(pass: Pass<T>, make: impl Fn(T, T) -> T + Copy) {
     let Pass { sources: [a, b], count, target, streaming, slot, next: (next, next_bytes) } = pass;
     let size = size_of::<T>();
     let head = if streaming { target.align_offset(64).min(count) } else { 0 };
-    // SAFETY (here and below): inside the caller's ranges.
+    // SAFETY: inside the caller's ranges.
     unsafe { pairwise(target, a, b, head, make) };
     let (mut at, mut put) = (head, 0);
     let mut turn = Turn([MaybeUninit::uninit(); TURN]);

@@ -17,7 +17,7 @@ impl Rank<'_> {
             for count in [1usize, 2, 63, 64, 65, 70_001, 600_000] {
                 for every in [1, 5, 64, 1000] {
                     let word = |rank: u64, i: u64| match (i + rank).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 {
-                        x if x % every == 0 => absent + (x / every & 1),
+                        x if x % every == 0 => absent + ((x / every) & 1),
                         x => x,
                     };
                     let sends: Vec<Vec<u64>> =
