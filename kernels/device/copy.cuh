@@ -18,7 +18,7 @@
 // second stream, 219 / 741 / 2821. 2026-11-30: the same with chunks of 0.6 of what is left and the first and last
 // megabytes pushed by the kernel, 213 / 734 / 2806; two engines, 234 / 827 / 3017; following the data, with a kernel
 // before the copy that waits for the room, 190 / 705 / 2762, where megabytes pushed by the kernel while the engine
-// starts gain nothing. The engine alone takes 175 / 689 / 2741, and 4 us more for each further copy.
+// starts gain nothing; without that kernel, this, 189 / 705 / 2766, in place 196 / 732 / 2883. The engine alone takes 175 / 689 / 2741, and 4 us more for each further copy.
 #pragma once
 #include "vec.cuh"
 

@@ -5,9 +5,12 @@
 // hop of latency. Each half of a line is one 8-byte store, which is all that must be atomic.
 //
 // What was tried, 2 x H200 (NVLink 18 links), driver 580.159.04, 2026-11-30, two ranks, f32 sum in a graph, us for
-// 1 K / 16 K / 64 K: the data read after the number of the call and again after the wait, 2.81 / 3.26 / -; read once,
-// together with that number, 1.88 / - / 2.49; 16 bytes and two lines for each thread, slower from 16 K on. The size
-// of the arguments (216 or 616 bytes) and of the grid costs an empty kernel 0.03 us of 0.60.
+// 1 K / 16 K / 64 K: as it was (other rank counts and odd ends in the same kernel, the data read after the number of
+// the call and again after the wait) 2.81 / 3.26 / 3.5; starting early 2.92 / 3.29 / 3.55; without the odd ends 2.56 /
+// 2.98 / 3.26; for two ranks only 2.34 / 2.73 / 2.96; arguments that are never read through an address, this, 1.86 /
+// 2.25 / 2.51, and 2.15 / 2.6 / 2.9 where kernels do not start early. A bare kernel without mismatch, abort or limit:
+// 1.62 / 1.85 / 2.13. Two lines for each thread are slower from 16 K on. The size of the arguments (216 or 616 bytes)
+// and of the grid costs an empty kernel 0.03 us of 0.60.
 #pragma once
 #include "vec.cuh"
 

@@ -12,12 +12,13 @@
 // peer's same warp has sent. It overwrites in place only what it has sent itself. The call is compared with the peer's
 // by one warp, which takes the announcement along with its first data.
 //
-// What was tried, 2 x H200 (NVLink 18 links), driver 580.159.04, 2026-11-30, f32 sum in a graph, us for 64 K / 256 K /
-// 1 M / 4 M / 16 M / 64 M: lines of 120 bytes of data and a flag (LL128) 3.46 / 4.04 / 6.58 / 17.46 / - / -; stores
-// with a flag behind a fence for each 4 or 8 KiB - / - / - / - / 57.96 / 199.7; this - 2.51 / 3.07 / 5.39 / 14.48 /
-// 50.5 / 190.3; the stores alone, received by nobody, - / 1.78 / 4.30 / 12.94 / 47.17 / 186.1. Warps that only send
-// (4 or 8 of 16), all sent before anything is received, and looking at the last word only while waiting: as fast or
-// slower at every size.
+// What was tried, 2 x H200 (NVLink 18 links), driver 580.159.04, 2026-11-30, f32 sum in a graph, us for 16 K / 64 K /
+// 256 K / 1 M / 4 M / 16 M / 64 M: lines of 120 bytes of data and a flag (LL128) - / 3.46 / 4.04 / 6.58 / 17.46 / - / -;
+// stores with a flag behind a fence for each 4 or 8 KiB - / - / - / - / - / 57.96 / 199.7; this 2.17 / 2.35 / 2.91 /
+// 5.08 / 14.28 / 50.06 / 190.0; the stores alone, received by nobody, - / - / 1.78 / 4.30 / 12.94 / 47.17 / 186.1. Warps
+// that only send (4 or 8 of 16), all sent before anything is received, and looking at the last word only while waiting:
+// as fast or slower at every size. Zero copy in two steps (half to the peer's arena, the reduced half straight into the
+// peer's result) moves as many bytes: - / - / 5.80 / 7.93 / 16.41 / 51.08 / 190.2.
 #pragma once
 #include "vec.cuh"
 
