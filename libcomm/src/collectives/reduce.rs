@@ -271,12 +271,15 @@ mod tests {
                         reduce_and_refill(Op::Sum, pass);
                         crate::simd::drain();
                     }
-                    for i in 0..ROOM {
-                        let (at, inside) = (i.wrapping_sub(to), i >= to && i < to + count);
-                        let wanted = if inside { (at + to) as f32 + 1000.0 * (at + 8) as f32 } else { before[i] };
-                        assert_eq!(target[i].to_bits(), wanted.to_bits(), "{count} {come} {to} {i}");
-                        let kept = if i >= 8 && i < 8 + come { -((i - 8 + 3) as f32) } else { 1000.0 * i as f32 };
-                        assert_eq!(slot[i], kept, "{count} {come} {to} {i}");
+                    let (reduced, came) = (to..to + count, 8..8 + come);
+                    for (i, (made, before)) in target.iter().zip(&before).enumerate() {
+                        let own_and_slot = || i as f32 + 1000.0 * (i - to + 8) as f32;
+                        let wanted = if reduced.contains(&i) { own_and_slot() } else { *before };
+                        assert_eq!(made.to_bits(), wanted.to_bits(), "{count} {come} {to} {i}");
+                    }
+                    for (i, found) in slot.iter().enumerate() {
+                        let wanted = if came.contains(&i) { -((i - 8 + 3) as f32) } else { 1000.0 * i as f32 };
+                        assert_eq!(*found, wanted, "{count} {come} {to} {i}");
                     }
                 }
             }
