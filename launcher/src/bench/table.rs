@@ -225,7 +225,7 @@ pub(crate) mod tests {
         row.add(true, entry("libcomm", Place::Out, &[100.0], Some(0)));
         row.add(true, entry("libcomm", Place::In, &[50.0], Some(3)));
         let head = "\
-#                                                            out-of-place                        in-place
+#                                                          out-of-place                         in-place
 #        size       count     type  redop  root     time    algbw   busbw  #wrong     time    algbw   busbw  #wrong
 #         (B)  (elements)                           (us)   (GB/s)  (GB/s)             (us)   (GB/s)  (GB/s)
 ";
