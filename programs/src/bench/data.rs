@@ -1,7 +1,7 @@
 //! What ranks send, and what must come of it.
 //!
 //! Data repeats after [`PERIOD`] elements, a prime, so that whatever is read a chunk, a page or a slot too early or too
-//! late is wrong; rank r's begins [`SHIFT`] times r elements into the period. The right result repeats too, and is known
+//! late is wrong; rank r's begins `SHIFT` times r elements into the period. The right result repeats too, and is known
 //! from the oracle's for one period, whatever the size. Sums of floats are whole numbers that the type holds exactly, in any
 //! order; integers wrap.
 
