@@ -176,36 +176,52 @@ fn loom_a_writer_that_reclaims_may_run_ahead_of_its_reader() {
     });
 }
 
+/// What rank `rank` puts into its slot in step `step`.
+fn value(rank: u32, step: u64) -> u64 {
+    10 * step + u64::from(rank)
+}
+
 /// As in `pair.rs`: two steps on their way, and what was read is overwritten without waiting for its writer.
 #[test]
 fn loom_two_ranks_write_where_they_have_read() {
-    model(2, || {
-        let (words, slots) = (Words::new(2), slots());
-        let rank = |me: u32, words: &Words, slots: &Slots| {
-            const CHUNKS: u64 = 4;
-            let (view, waiter) = (words.view(), waiter(me));
-            let value = |rank: u32, step: u64| 10 * step + u64::from(rank);
-            put(slots, me, 0, value(me, 0));
-            meet(view, &waiter, 1).unwrap();
-            put(slots, me, 1, value(me, 1));
-            view.post(me, step(2));
-            for chunk in 0..CHUNKS {
-                view.await_post(&waiter, 1 - me, step(chunk + 1)).unwrap();
-                assert_eq!(take(slots, 1 - me, chunk), value(1 - me, chunk));
-                if chunk + 2 < CHUNKS {
-                    put(slots, me, chunk + 2, value(me, chunk + 2));
-                    view.post(me, step(chunk + 3));
-                }
+    both(|me, words, slots| {
+        const CHUNKS: u64 = 3;
+        let (view, waiter) = (words.view(), waiter(me));
+        put(slots, me, 0, value(me, 0));
+        meet(view, &waiter, 1).unwrap();
+        put(slots, me, 1, value(me, 1));
+        view.post(me, step(2));
+        for chunk in 0..CHUNKS {
+            view.await_post(&waiter, 1 - me, step(chunk + 1)).unwrap();
+            assert_eq!(take(slots, 1 - me, chunk), value(1 - me, chunk));
+            if chunk + 2 < CHUNKS {
+                put(slots, me, chunk + 2, value(me, chunk + 2));
+                view.post(me, step(chunk + 3));
             }
-            // A call of another kind, in which a rank reads its own slot, too.
-            put(slots, me, CHUNKS, value(me, CHUNKS));
-            meet(view, &waiter, CHUNKS + 1).unwrap();
-            assert_eq!(take(slots, 0, CHUNKS) + take(slots, 1, CHUNKS), 2 * value(0, CHUNKS) + 1);
-            // And the first two steps of one like this again.
-            put(slots, me, CHUNKS + 1, 0);
-            meet(view, &waiter, CHUNKS + 2).unwrap();
-            put(slots, me, CHUNKS + 2, 0);
-        };
+        }
+        // The next call, whatever it is: its first step needs no other wait.
+        put(slots, me, CHUNKS, 0);
+    });
+}
+
+/// The first two steps of such a call after one in which a rank reads its own slot, too.
+#[test]
+fn loom_two_ranks_change_parts_after_a_call_that_reads_its_own_slot() {
+    both(|me, words, slots| {
+        let (view, waiter) = (words.view(), waiter(me));
+        put(slots, me, 0, value(me, 0));
+        meet(view, &waiter, 1).unwrap();
+        assert_eq!(take(slots, 0, 0) + take(slots, 1, 0), value(0, 0) + value(1, 0));
+        put(slots, me, 1, value(me, 1));
+        meet(view, &waiter, 2).unwrap();
+        put(slots, me, 2, value(me, 2));
+    });
+}
+
+/// Runs two ranks at once.
+fn both(rank: impl Fn(u32, &Words, &Slots) + Copy + Send + Sync + 'static) {
+    model(2, move || {
+        let (words, slots) = (Words::new(2), slots());
         let other = {
             let (words, slots) = (words.clone(), slots.clone());
             thread::spawn(move || rank(1, &words, &slots))
