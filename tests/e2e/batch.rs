@@ -11,7 +11,7 @@ use slurm::{Slurm, example};
 use tests::{Prun, Scratch, built, eventually, marked, new_mark};
 
 /// Ranks that say who they are and save when they are warned: with code 9, since there is more to do.
-const SAVES: &str = "trap 'echo saved; exit 9' USR1; echo ready; while :; do sleep 0.05; done";
+const SAVES: &str = "trap 'echo saved; sleep 1; exit 9' USR1; echo ready; while :; do sleep 0.05; done";
 
 #[test]
 fn jobs_under_a_real_slurm() {
