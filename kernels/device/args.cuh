@@ -40,7 +40,7 @@ struct Args {
     u32 blocks_at;   // of the ranks' blocks in the segment
     u32 chunk;       // which chunk of the call this launch waits for
     u32 check;       // a checked chunk has 1 << check bytes; 0: nothing is checked
-    u32 unused;
+    u32 around;      // ring: this rank's position, and in the next two bytes the ranks after and before it
     u64 slot;        // ring: bytes of a slot
     u64 tag;         // type and op in one byte
 };

@@ -2,7 +2,8 @@
 //
 // Each block is a channel of its own, with a part of the message and slots in the next rank's arena. A piece is
 // written into a slot with 16-byte stores, then announced by a counter (`head`); whoever has read it says so to its
-// sender (`tail`). Rank r, for each round of n pieces: send piece r; n-2 times receive, reduce with the own data,
+// sender (`tail`). The ranks are in the order that the host gives, so that the data takes the links that it chose. Who is
+// at position r, for each round of n pieces: send piece r; n-2 times receive, reduce with the own data,
 // send on; receive, reduce, keep and send on; n-2 times receive, keep, send on; receive, keep. Moves 2 (n-1)/n
 // bytes for each byte. Partial results are rounded at each hop; means are divided in the last reduction.
 #pragma once
@@ -21,8 +22,9 @@ struct Channel {
         return arena + a.bulk_at + (epoch & 1) * a.bulk_bytes + (u64(blockIdx.x) * RING_SLOTS + number % RING_SLOTS) * a.slot;
     }
     __device__ u64* counter(u32 rank, u32 at) const { return (u64*)(a.arena[rank] + at) + 16 * blockIdx.x; }
-    __device__ u32 next() const { return a.rank + 1 == a.size ? 0 : a.rank + 1; }
-    __device__ u32 previous() const { return a.rank == 0 ? a.size - 1 : a.rank - 1; }
+    __device__ u32 position() const { return a.around & 0xff; }
+    __device__ u32 next() const { return a.around >> 8 & 0xff; }
+    __device__ u32 previous() const { return a.around >> 16 & 0xff; }
 
     __device__ void await_slot() {
         if (sent >= RING_SLOTS && !failed)
@@ -107,7 +109,7 @@ template <class T> __device__ void ring_all_reduce(const Args& a) {
         size = (size + pack - 1) / pack * pack;
         if (size > piece) size = piece;
         auto move = [&](u32 back, bool receive, bool reduce, bool keep, bool send, bool last) {
-            u32 share = (a.rank + 2 * n - back) % n;
+            u32 share = (channel.position() + 2 * n - back) % n;
             u64 at = base + (u64(blockIdx.x) * n + share) * size;
             u64 count = at >= a.count ? 0 : a.count - at < size ? a.count - at : size;
             channel.template step<T>(count == 0 ? 0 : at, count, receive, reduce, keep, send, last);

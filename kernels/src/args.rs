@@ -80,8 +80,8 @@ pub struct Args {
     pub chunk: u32,
     /// A checked chunk has 1 << check bytes; 0: nothing is checked.
     pub check: u32,
-    /// Zero.
-    pub unused: u32,
+    /// Ring: this rank's position, and in the next two bytes the ranks after and before it.
+    pub around: u32,
     /// Ring: bytes of a slot.
     pub slot: u64,
     /// Type and op in one byte, never 0.

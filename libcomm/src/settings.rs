@@ -38,6 +38,8 @@ pub struct Settings {
     pub peer_to_peer: bool,
     /// [`env::LINK_HEALTH`]; 100 where nothing is known.
     pub link_health: u32,
+    /// [`env::RING`]: every rank once.
+    pub ring: Option<Vec<u32>>,
     /// [`env::FAULT`].
     pub fault: Option<Fault>,
 }
@@ -59,6 +61,7 @@ impl Settings {
             path: None,
             peer_to_peer: true,
             link_health: 100,
+            ring: None,
             fault: None,
         }
     }
@@ -88,6 +91,8 @@ impl Settings {
         }
         settings.peer_to_peer = choice(env::P2P, "on or off", on_or_off)?.unwrap_or(true);
         settings.link_health = env::number(env::LINK_HEALTH)?.map_or(100, |health| health.min(100) as u32);
+        let size = settings.size;
+        settings.ring = choice(env::RING, "each rank of the job once, with commas", |text| order_of(text, size))?;
         settings.fault = env::text(env::FAULT).map(|text| Fault::parse(&text)).transpose()?;
         Ok((settings, launched))
     }
@@ -110,6 +115,14 @@ fn rank_or_invariant(text: &str) -> Option<bool> {
         "invariant" => Some(true),
         _ => None,
     }
+}
+
+/// An order of all ranks, as `0,1,3,2`.
+fn order_of(text: &str, ranks: u32) -> Option<Vec<u32>> {
+    let order: Vec<u32> = text.split(',').map(|rank| rank.trim().parse().ok()).collect::<Option<_>>()?;
+    let mut sorted = order.clone();
+    sorted.sort_unstable();
+    sorted.into_iter().eq(0..ranks).then_some(order)
 }
 
 fn on_or_off(text: &str) -> Option<bool> {
@@ -139,6 +152,14 @@ fn choice<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ring_has_every_rank_once() {
+        assert_eq!(order_of("0,2, 1", 3), Some(vec![0, 2, 1]));
+        for wrong in ["0,1", "0,1,1", "0,1,3", "0,1,2,3", "", "a,b,c"] {
+            assert_eq!(order_of(wrong, 3), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn a_protocol_means_what_host_and_gpus_know_of_it_and_others_are_refused() {

@@ -178,6 +178,7 @@ impl Comm {
                 fault: self.core.job.settings.fault,
                 heap: &|| self.core.job.heap(),
                 link_health: self.core.job.settings.link_health,
+                ring: self.core.job.settings.ring.as_deref(),
             };
             let device = device::set_up(
                 &around,

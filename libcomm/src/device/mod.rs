@@ -13,6 +13,7 @@ pub(crate) mod nccl;
 pub(crate) mod plan;
 mod seen;
 mod setup;
+mod told;
 
 use std::sync::{Mutex, PoisonError};
 

@@ -10,6 +10,7 @@ use kernels::args::{self, Args};
 use super::arena::Arena;
 use super::host_arena;
 use super::plan::Machine;
+use super::told::Told;
 use super::{Common, Device, Kernels, Peer, register_segment};
 use crate::cuda::{
     Context, CudaError, DeviceBuffer, Driver, Event, Handle, HostBuffer, PeerBuffer, Registered, Stream, StreamRef,
@@ -122,6 +123,8 @@ pub(crate) struct Around<'a> {
     pub(crate) heap: &'a dyn Fn() -> Result<&'a Heap, CommError>,
     /// Health of the worst link, as this rank was told.
     pub(crate) link_health: u32,
+    /// The order of the ranks around a ring, as this rank was told.
+    pub(crate) ring: Option<&'a [u32]>,
 }
 
 /// An exchange over the mailbox, as the communicator does it.
@@ -133,7 +136,7 @@ pub(crate) fn set_up(
     around: &Around<'_>,
     device: u32,
     stream: StreamRef,
-    exchange_memory: &mut Exchange<'_, (u64, u32)>,
+    exchange_told: &mut Exchange<'_, Told>,
     exchange_peers: &mut Exchange<'_, Peer>,
     exchange_host: &mut Exchange<'_, Registered>,
     exchange_proof: &mut Exchange<'_, ()>,
@@ -148,21 +151,13 @@ pub(crate) fn set_up(
             "the first call on device memory sets up the GPUs and cannot be captured; make one before",
         ));
     }
-    // The arenas must be alike, so the smallest device decides; chunks as well, so the lowest health does.
     let own_memory = context.memory_bytes()? as u64;
-    let own = (own_memory, around.link_health);
-    let told = |_: u32, bytes: &[u8]| {
-        let memory = u64::from_ne_bytes(std::array::from_fn(|k| bytes[k]));
-        Ok((memory, u32::from_ne_bytes(std::array::from_fn(|k| bytes[8 + k]))))
-    };
-    let blob = [&own.0.to_ne_bytes()[..], &own.1.to_ne_bytes()].concat();
-    let (least, link_health) = match exchange_memory(&blob, &mut { told })? {
-        Exchanged::All(others) => {
-            others.into_iter().flatten().fold(own, |(memory, health), its| (memory.min(its.0), health.min(its.1)))
-        }
+    let own = Told::new(own_memory, around.link_health, around.ring);
+    let told = match exchange_told(&own.to_bytes(), &mut |_, bytes| Ok(Told::from_bytes(bytes)))? {
+        Exchanged::All(others) => own.agreed(&others),
         Exchanged::Fallback(_) => own,
     };
-    let mut layout = Arena::new(around.size.max(2), least);
+    let mut layout = Arena::new(around.size.max(2), told.memory_bytes);
 
     let bytes = if around.size > 1 && around.peer_to_peer { layout.bytes } else { args::LL_AT };
     // Once it is on offer a peer may write to it, so a rank that fails from there on leaves it to the process's end.
@@ -266,6 +261,7 @@ pub(crate) fn set_up(
         size: around.size,
         generation: around.generation,
         blocks_at: around.mapping.geometry().blocks_at() as u32,
+        around: told.around(around.rank, around.size),
         ..Args::default()
     };
     for (rank, address) in template.arena.iter_mut().take(around.size as usize).enumerate() {
@@ -282,7 +278,7 @@ pub(crate) fn set_up(
         sharing: if detour.is_none() { most_alike(&uuids) } else { around.size },
         arena: layout,
         in_host: !host_arenas.is_empty(),
-        link_health,
+        link_health: told.link_health,
     };
     let streams = [Stream::new(context)?, Stream::new(context)?, Stream::new(context)?];
     let mut device = Device {
