@@ -22,21 +22,27 @@ nvrtc=$(cd "$tools/nvidia/cuda_nvrtc/lib" && pwd)
 check=--check
 [ "$1" = --write ] && check=
 LD_LIBRARY_PATH=$nvrtc ${CARGO:-cargo} run --quiet -p kernels --features generate --bin generate -- $check
+# One image for one architecture, on every CPU at a time.
+assemble='
+    image=$1 arch=$2
+    case $image in *.checked.ptx) may_spill=1 ;; *) may_spill=0 ;; esac
+    "$0" -v -arch="$arch" "$image" -o /dev/null 2>&1 |
+        awk -v where="$image for $arch" -v may_spill="$may_spill" "
+            /Compiling entry/ { kernel = \$6 }
+            / bytes spill stores/ && !may_spill && !/ 0 bytes spill stores, 0 bytes spill loads/ { print where \": \" kernel \":\" \$0 }
+            /error|fatal/ { print where \": \" \$0 }"
+'
 spills=$target/spills
-: >"$spills"
 for ptx in kernels/ptx/*.ptx; do
-    archs="sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120" may_spill=0
+    archs="sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120"
     case $ptx in
-    *.checked.ptx) archs="sm_70 sm_90 sm_120" may_spill=1 ;;
+    *.checked.ptx) archs="sm_70 sm_90 sm_120" ;;
     *_sm90.ptx) archs="sm_90 sm_100 sm_120" ;;
     esac
     for arch in $archs; do
-        "$tools/nvidia/cuda_nvcc/bin/ptxas" -v -arch="$arch" "$ptx" -o "$target/assembled.cubin" 2>&1 |
-            awk -v where="$ptx for $arch" -v may_spill=$may_spill '/Compiling entry/ { kernel = $6 }
-                / bytes spill stores/ && !may_spill && !/ 0 bytes spill stores, 0 bytes spill loads/ { print where ": " kernel ":" $0 }
-                /error|fatal/ { print where ": " $0 }' >>"$spills"
+        echo "$ptx $arch"
     done
-done
+done | xargs -P "$(nproc)" -n 2 sh -c "$assemble" "$tools/nvidia/cuda_nvcc/bin/ptxas" >"$spills"
 if [ -s "$spills" ]; then
     echo "error: these kernels spill registers or do not assemble:" >&2
     cat "$spills" >&2
