@@ -53,6 +53,26 @@ pub struct Seen {
     pub state: GpuState,
 }
 
+impl Look {
+    /// For `--json`: each GPU's link and what it does, with the ranks that have it.
+    pub fn fields(&self, ranks: &[(usize, Vec<u32>)]) -> Vec<serde_json::Value> {
+        let fields = |seen: &Seen| {
+            let mut fields = serde_json::json!({
+                "gpu": seen.index,
+                "ranks": ranks.iter().find(|(gpu, _)| *gpu == seen.index).map_or(&[][..], |(_, ranks)| ranks),
+                "link": seen.device.link.shown(),
+            });
+            if let (Some(fields), Ok(serde_json::Value::Object(state))) =
+                (fields.as_object_mut(), serde_json::to_value(&seen.state))
+            {
+                fields.extend(state);
+            }
+            fields
+        };
+        self.gpus.iter().map(fields).collect()
+    }
+}
+
 /// Something that changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
@@ -129,8 +149,14 @@ fn fell(was: &PciLink, is: &PciLink, works: bool) -> bool {
 }
 
 /// Looks at the GPUs below `root`; NVML only speaks of this machine.
-fn look(root: &Path, gpus: &[PciAddress], nvml: Option<&Nvml>, after: Duration) -> Look {
-    let told = nvml.map(nvml::states).unwrap_or_default();
+fn look(
+    root: &Path,
+    gpus: &[PciAddress],
+    nvml: Option<&Nvml>,
+    after: Duration,
+    with_traffic: &dyn Fn() -> bool,
+) -> Look {
+    let told = nvml.map(|nvml| nvml::states(nvml, with_traffic)).unwrap_or_default();
     let seen = gpus.iter().enumerate().filter_map(|(index, address)| {
         let mut device = read::device(root, *address, true);
         let found = told.iter().find(|found| found.gpu.address == Some(*address));
@@ -167,7 +193,10 @@ pub fn helper(root: &Path) -> u8 {
     let gpus: Vec<PciAddress> =
         read::machine(root, read::Detail::Launch).gpus.iter().filter_map(|gpu| gpu.address).collect();
     loop {
-        let line = serde_json::to_string(&look(root, &gpus, nvml.as_ref(), started.elapsed())).unwrap_or_default();
+        // prun waits for the last look, but not long.
+        let with_traffic = || !ended && !ended_within(Duration::ZERO);
+        let look = look(root, &gpus, nvml.as_ref(), started.elapsed(), &with_traffic);
+        let line = serde_json::to_string(&look).unwrap_or_default();
         let written = writeln!(out, "{line}").and_then(|()| out.flush());
         if ended || written.is_err() {
             return 0;
@@ -193,6 +222,8 @@ pub struct Watcher {
     pending: Vec<u8>,
     first: Option<Look>,
     last: Option<Look>,
+    /// What nobody has taken yet.
+    looks: Vec<Look>,
     /// What was told already, by GPU and kind.
     told: BTreeSet<(usize, String)>,
     /// Everything that was told.
@@ -220,6 +251,7 @@ impl Watcher {
             pending: Vec::new(),
             first: None,
             last: None,
+            looks: Vec::new(),
             told: BTreeSet::new(),
             changes: Vec::new(),
         })
@@ -261,10 +293,16 @@ impl Watcher {
             if self.first.is_none() {
                 self.first = Some(look.clone());
             }
+            self.looks.push(look.clone());
             self.last = Some(look);
         }
         self.changes.extend(new.iter().cloned());
         new
+    }
+
+    /// The looks that have come since this was asked last.
+    pub fn take_looks(&mut self) -> Vec<Look> {
+        std::mem::take(&mut self.looks)
     }
 
     /// Asks for the last look, waits a moment for it, and leaves the helper behind: it ends by itself, or hangs in the
@@ -285,7 +323,7 @@ impl Watcher {
             (Some(first), Some(last)) => error_rates(first, last),
             _ => Vec::new(),
         };
-        Finished { new, all: self.changes, rates }
+        Finished { new, looks: self.looks, all: self.changes, rates }
     }
 }
 
@@ -294,6 +332,8 @@ impl Watcher {
 pub struct Finished {
     /// Changes that the last look showed.
     pub new: Vec<Change>,
+    /// The looks that nobody has taken.
+    pub looks: Vec<Look>,
     /// All changes.
     pub all: Vec<Change>,
     /// Errors of each GPU while it was watched, where they are counted.
@@ -385,6 +425,17 @@ mod tests {
         let found = changes(was, is);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].contains("2 correctable errors BadTLP") && found[1].contains("3 PCIe packets"), "{found:?}");
+    }
+
+    #[test]
+    fn a_look_for_scripts_names_ranks_link_and_traffic() {
+        let mut look = look(vec![seen(5, 16, 90)]);
+        look.gpus[0].state.pcie_sent_mb_s = Some(24_000);
+        let fields = look.fields(&[(0, vec![0]), (1, vec![1, 3])]);
+        assert_eq!(fields.len(), 1);
+        assert_eq!(fields[0]["ranks"], serde_json::json!([1, 3]));
+        assert_eq!((&fields[0]["link"], &fields[0]["pcie_sent_mb_s"]), (&"Gen5 x16".into(), &24_000.into()));
+        assert_eq!((&fields[0]["busy_percent"], fields[0].get("watts")), (&90.into(), None));
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl Driver {
             .spawn(move || {
                 let nvml = nvml_wrapper::Nvml::init().ok();
                 for () in asked {
-                    let found = nvml.as_ref().map(nvml::states).unwrap_or_default();
+                    let found = nvml.as_ref().map(|nvml| nvml::states(nvml, &|| false)).unwrap_or_default();
                     let now = found.into_iter().filter_map(|found| {
                         Some(GpuNow { device: found.gpu.address?.to_string(), state: found.gpu.state? })
                     });

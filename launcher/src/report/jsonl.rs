@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rankd::proto::{ExitStatus, FromNode, NodePlan, ReportReason, Usage};
 use serde_json::{Value, json};
 
-use crate::doctor::watch::Change;
+use crate::doctor::watch::{Change, Look};
 use crate::job::{Job, JsonTarget};
 use crate::refused::Refused;
 use crate::supervise::signals::signal_name;
@@ -95,6 +95,11 @@ impl Jsonl {
     pub fn machine(&self, change: &Change) {
         let line = json!({ "event": "machine", "gpu": change.gpu, "kind": change.kind, "what": change.what, "fault": change.is_fault, "after_s": self.after() });
         self.write(line);
+    }
+
+    /// A look at the GPUs: their links, work, clocks, temperature, power and PCIe traffic.
+    pub fn look(&self, look: &Look, ranks: &[(usize, Vec<u32>)]) {
+        self.write(json!({ "event": "gpus", "gpus": look.fields(ranks), "after_s": self.after() }));
     }
 
     /// rankd said something.

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 
-use crate::doctor::watch::{self, Change, Watcher};
+use crate::doctor::watch::{self, Change, Look, Watcher};
 use crate::job::{Job, OnFault};
 use crate::output::{self, ChildStdio, Finished, OutputError, OwnStdio, RunningRelay, Spec};
 use crate::report::jsonl::Jsonl;
@@ -212,9 +212,17 @@ impl Supervisor<'_> {
             }
             if machine_changed {
                 let changes = self.watcher.as_mut().map(Watcher::read).unwrap_or_default();
+                let looks = self.watcher.as_mut().map(Watcher::take_looks).unwrap_or_default();
+                self.write_looks(&looks);
                 self.tell_changes(state, &changes);
             }
             self.take(state, Event::Tick);
+        }
+    }
+
+    fn write_looks(&self, looks: &[Look]) {
+        for look in looks {
+            self.json.inspect(|json| json.look(look, self.watched));
         }
     }
 
@@ -235,7 +243,8 @@ impl Supervisor<'_> {
     /// The last look at the machine, and how many changes there were.
     fn finish_watching(&mut self, state: &mut JobState) {
         let Some(watcher) = self.watcher.take() else { return };
-        let watch::Finished { new, all, rates } = watcher.finish();
+        let watch::Finished { new, looks, all, rates } = watcher.finish();
+        self.write_looks(&looks);
         self.error_rates = rates;
         self.tell_changes(state, &new);
         if let Some(first) = all.first() {

@@ -158,6 +158,12 @@ pub struct GpuState {
     /// Share of the last moment in which a kernel ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_percent: Option<u32>,
+    /// What it sent over PCIe in the last moment, MB/s. Only looks at a running job ask for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie_sent_mb_s: Option<u32>,
+    /// What it received over PCIe in the last moment, MB/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie_received_mb_s: Option<u32>,
     /// Performance state: 0 is the fastest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pstate: Option<u32>,

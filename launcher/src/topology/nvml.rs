@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{
-    Clock, EccCounter, MemoryError, P2pCapabilitiesIndex, P2pStatus, TemperatureSensor, TopologyLevel,
+    Clock, EccCounter, MemoryError, P2pCapabilitiesIndex, P2pStatus, PcieUtilCounter, TemperatureSensor, TopologyLevel,
 };
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device as NvmlDevice, Nvml};
@@ -59,9 +59,20 @@ pub fn ask() -> Result<Answer, String> {
         .unwrap_or_else(|_| Err(format!("the NVIDIA driver did not answer within {} s", LIMIT.as_secs())))
 }
 
-/// Only what changes while a job runs.
-pub fn states(nvml: &Nvml) -> Vec<Found> {
-    devices(nvml).iter().map(|(_, device)| changing(device)).collect()
+/// Only what changes while a job runs; PCIe traffic as long as `with_traffic` says so, since the driver counts it for 20 ms
+/// in each direction before it answers.
+pub fn states(nvml: &Nvml, with_traffic: &dyn Fn() -> bool) -> Vec<Found> {
+    let mb_s = |device: &NvmlDevice<'_>, counter| device.pcie_throughput(counter).ok().map(|kb_s| kb_s / 1000);
+    let look = |(_, device): &(u32, NvmlDevice<'_>)| {
+        let mut found = changing(device);
+        if with_traffic() {
+            let state = found.gpu.state.get_or_insert_default();
+            state.pcie_sent_mb_s = mb_s(device, PcieUtilCounter::Send);
+            state.pcie_received_mb_s = mb_s(device, PcieUtilCounter::Receive);
+        }
+        found
+    };
+    devices(nvml).iter().map(look).collect()
 }
 
 fn devices(nvml: &Nvml) -> Vec<(u32, NvmlDevice<'_>)> {
