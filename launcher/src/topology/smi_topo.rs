@@ -3,8 +3,11 @@
 //! The names of the rows are also those of the columns, so a header whose cells run together does no harm. Cells of
 //! a row that run together (`NODENODE`) are split where only one way to split them exists; a row with too few cells
 //! is an error with its line, and never shifted by a column.
+//!
+//! The table has no PCI addresses. Lines behind it may name them, `GPU 2: 0006:01:00.0`; the domain counts, since some
+//! machines have each GPU at the same bus number of another domain.
 
-use super::{Gpu, Link, LinkKind, Machine, NVIDIA, Nic, gpu_name};
+use super::{Gpu, Link, LinkKind, Machine, NVIDIA, Nic, PciAddress, gpu_name};
 use crate::placement::cpuset::CpuSet;
 use crate::placement::node::{Cpus, NumaNode};
 
@@ -102,6 +105,11 @@ pub fn read(text: &str) -> Result<Machine, TableError> {
             machine.nics.push(Nic { name: named(name), ..Nic::default() });
         }
     }
+    for (gpu, address) in addresses(&lines) {
+        if let Some(gpu) = machine.gpus.get_mut(gpu) {
+            gpu.address = Some(address);
+        }
+    }
     machine.cpus = cpus_of(&machine.gpus);
     let unsure: Vec<String> =
         machine.gpus.iter().filter(|gpu| gpu.numa.len() > 1).map(|gpu| gpu_name(gpu.index)).collect();
@@ -193,6 +201,14 @@ fn legend(lines: &[(usize, String)]) -> Vec<(String, String)> {
         .collect()
 }
 
+/// `GPU 0: 0002:01:00.0` lines.
+fn addresses(lines: &[(usize, String)]) -> impl Iterator<Item = (usize, PciAddress)> {
+    lines.iter().filter_map(|(_, line)| {
+        let (number, address) = line.trim().strip_prefix("GPU ")?.split_once(": ")?;
+        Some((number.trim().parse().ok()?, address.trim().parse().ok()?))
+    })
+}
+
 /// The line without the codes that underline a terminal's header.
 fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
@@ -215,6 +231,22 @@ mod tests {
 
     fn kind(machine: &Machine, a: &str, b: &str) -> String {
         machine.link(a, b).unwrap().kind.to_string()
+    }
+
+    #[test]
+    fn addresses_behind_the_table_are_told_apart_by_their_domain() {
+        let machine = read(
+            "\tGPU0\tGPU1\tCPU Affinity\n\
+             GPU0\t X \tNV2\t0-0,8-8,16-16\n\
+             GPU1\tNV2\t X \t80-80,88-88\n\n\
+             GPU 0: 0002:01:00.0\n\
+             GPU 1: 00000003:01:00.0\n\
+             GPU 9: 0007:01:00.0\n",
+        )
+        .unwrap();
+        let shown: Vec<String> = machine.gpus.iter().map(|gpu| gpu.address.unwrap().to_string()).collect();
+        assert_eq!(shown, ["0002:01:00.0", "0003:01:00.0"]);
+        assert_eq!(machine.gpus[0].local_cpus.as_ref().unwrap().to_string(), "0,8,16");
     }
 
     #[test]
