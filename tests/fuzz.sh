@@ -6,7 +6,8 @@ set -e
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 profile=${FUZZ_PROFILE:-release}
-binary=$("$cargo" test --profile "$profile" -p launcher --lib --no-run 2>&1 | sed -n 's/.*(\(.*\))$/\1/p' | tail -1)
+built=$("$cargo" test --profile "$profile" -p launcher --lib --no-run 2>&1) || { printf '%s\n' "$built" >&2; exit 1; }
+binary=$(printf '%s\n' "$built" | sed -n 's/.*Executable unittests .*(\(.*\))$/\1/p')
 case $binary in /*) ;; *) binary=$PWD/$binary ;; esac
 [ -x "$binary" ] || { echo "error: the tests of launcher were not built" >&2; exit 1; }
 cd launcher

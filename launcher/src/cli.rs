@@ -341,6 +341,8 @@ pub enum Word {
     Bench(Box<crate::bench::args::BenchArgs>),
     /// Try on this machine what libcomm promises, on its CPUs and its GPUs
     Selftest(Box<crate::selftest::args::SelftestArgs>),
+    /// Show the running jobs, or what each rank of one has called last and for whom it waits
+    Status(Box<crate::status::args::StatusArgs>),
     /// Write a batch script for a job: Slurm, PBS, Torque or LSF
     Script(Box<crate::batch::script::ScriptArgs>),
     /// Compile a C program with libcomm's flags

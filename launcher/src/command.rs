@@ -19,6 +19,7 @@ use crate::machine::measure;
 use crate::plain;
 use crate::refused::Refused;
 use crate::selftest::args::SelftestArgs;
+use crate::status::args::StatusArgs;
 use crate::surface::{compiler, completions, help, man, signals};
 
 /// What prun shall do.
@@ -42,6 +43,8 @@ pub enum Command {
     Bench(Box<BenchArgs>),
     /// Try what libcomm promises.
     Selftest(Box<SelftestArgs>),
+    /// Show what running jobs are at.
+    Status(Box<StatusArgs>),
     /// Be a rank of prun's own: which program, and its argument.
     Rank(OwnRank, String),
     /// Look at the machine below this directory for another prun.
@@ -61,9 +64,6 @@ pub enum OwnRank {
     Selftest,
 }
 
-/// Words that are kept for what prun will do later, so that no script comes to rely on programs of that name.
-const KEPT_WORDS: [&str; 1] = ["status"];
-
 /// What `arguments` ask for, the first of which is prun's own name. `inherited` is prun's environment.
 pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Result<Command, Refused> {
     let first = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
@@ -79,6 +79,7 @@ pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
         "doctor" => word(first, rest(), Command::Doctor),
         "bench" => word(first, rest(), Command::Bench),
         "selftest" => word(first, rest(), Command::Selftest),
+        "status" => word(first, rest(), Command::Status),
         programs::bench::WORD => Ok(Command::Rank(OwnRank::Bench, argument(&arguments))),
         programs::selftest::WORD => Ok(Command::Rank(OwnRank::Selftest, argument(&arguments))),
         watch::WORD => Ok(Command::Watch(rest().next().unwrap_or_else(|| "/".into()).into())),
@@ -87,8 +88,6 @@ pub fn read(arguments: Vec<OsString>, inherited: &[(OsString, OsString)]) -> Res
         "completions" => completions::script(rest().collect()).map(Command::Print),
         "man" => only_word(&arguments).map(|()| Command::Print(man::page())),
         "help" => only_word(&arguments).map(|()| Command::Print(help::long())),
-        word if KEPT_WORDS.contains(&word) => Err(Refused::new(format!("`prun {word}` is kept for a later version"))
-            .try_instead(format!("`prun -n N -- {word}` starts a program of that name"))),
         _ => run(arguments, inherited),
     }
 }
@@ -384,9 +383,7 @@ mod tests {
         }
         assert!(matches!(read_words(&["completions", "zsh"]), Ok(Command::Print(_))));
         assert!(matches!(read_words(&["run", "--help"]), Ok(Command::Print(_))));
-        for word in KEPT_WORDS {
-            assert!(read_words(&[word]).unwrap_err().message.contains("later version"), "{word}");
-        }
+        assert!(matches!(read_words(&["status", "0a1b"]), Ok(Command::Status(args)) if args.job.is_some()));
     }
 
     #[test]

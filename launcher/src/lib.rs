@@ -24,6 +24,7 @@ pub mod refused;
 pub mod report;
 pub mod run;
 pub mod selftest;
+pub mod status;
 pub mod supervise;
 pub mod surface;
 pub mod topology;

@@ -17,7 +17,7 @@ use std::path::Path;
 use launcher::command::{self, Command, OwnRank};
 use launcher::refused::Refused;
 use launcher::run::{self, Done};
-use launcher::{bench, doctor, exit, experiment, machine, selftest};
+use launcher::{bench, doctor, exit, experiment, machine, selftest, status};
 
 /// # Safety
 /// Called by the C library alone, once, with the process's own arguments.
@@ -52,6 +52,7 @@ fn prun(arguments: Vec<OsString>) -> u8 {
         Ok(Command::Doctor(args)) => machine::diagnose::run(&args, &inherited).map(shown),
         Ok(Command::Bench(args)) => bench::run(&args),
         Ok(Command::Selftest(args)) => selftest::run(&args, &inherited).map(shown),
+        Ok(Command::Status(args)) => status::run(&args).map(shown),
         Ok(Command::Rank(OwnRank::Bench, job)) => Ok(programs::bench::run(&job)),
         Ok(Command::Rank(OwnRank::Selftest, case)) => Ok(programs::selftest::run(&case)),
         Ok(Command::Print(text)) => Ok(print(&text)),

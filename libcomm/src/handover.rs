@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use crate::node::JobSegment;
 
+/// How the names of all daemons' sockets begin.
+const SOCKETS: &str = "libcomm-";
 const GRANTED: u8 = b'+';
 const REFUSED: u8 = b'-';
 
@@ -31,7 +33,7 @@ impl JoinServer {
     /// Listens for the processes of user `uid` that belong to job `job_id`, under a name that nobody can have
     /// taken before.
     pub fn bind(job_id: &str, uid: u32) -> io::Result<JoinServer> {
-        let name = format!("libcomm-{uid}-{job_id}-{:016x}", random()?);
+        let name = format!("{SOCKETS}{uid}-{job_id}-{:016x}", random()?);
         let listener = net::socket_with(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -70,10 +72,40 @@ impl JoinServer {
     }
 
     fn belongs_to_us(&self, client: &OwnedFd, from: Option<&SocketAddrUnix>) -> bool {
-        let same_user = sockopt::socket_peercred(client).is_ok_and(|peer| peer.uid.as_raw() == self.uid);
+        // Root could read the memory of any process anyway; `prun status` of an administrator asks like this.
+        let same_user = sockopt::socket_peercred(client).is_ok_and(|peer| [self.uid, 0].contains(&peer.uid.as_raw()));
         let prefix = client_prefix(&self.job_id);
         let named = from.and_then(|address| address.abstract_name());
         same_user && named.is_some_and(|name| name.starts_with(prefix.as_bytes()))
+    }
+}
+
+/// The socket of a job's daemon, as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSocket {
+    /// The abstract name.
+    pub name: String,
+    /// Whose job it is.
+    pub uid: u32,
+    /// The job's id.
+    pub job_id: String,
+}
+
+impl JobSocket {
+    /// All that `unix` lists, which is the text of `/proc/net/unix`; each once, in no order.
+    pub fn listed(unix: &str) -> Vec<JobSocket> {
+        let mut found: Vec<JobSocket> = Vec::new();
+        for name in unix.lines().filter_map(|line| line.split_once(" @")).map(|(_, name)| name.trim_end_matches('@')) {
+            let socket = JobSocket::named(name);
+            found.extend(socket.filter(|socket| found.iter().all(|known| known.name != socket.name)));
+        }
+        found
+    }
+
+    fn named(name: &str) -> Option<JobSocket> {
+        let (uid, rest) = name.strip_prefix(SOCKETS)?.split_once('-')?;
+        let (job_id, _random) = rest.rsplit_once('-')?;
+        Some(JobSocket { name: name.to_owned(), uid: uid.parse().ok()?, job_id: job_id.to_owned() })
     }
 }
 
@@ -127,5 +159,23 @@ pub(crate) fn fetch(name: &str, job_id: &str) -> io::Result<OwnedFd> {
             Err(io::Error::new(io::ErrorKind::PermissionDenied, "this process does not belong to the job"))
         }
         None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed the connection")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_jobs_are_found_among_others() {
+        let text = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                    0000000000000000: 00000002 00000000 00010000 0005 01 21 @libcomm-1000-a-b-00ff00ff00ff00ff\n\
+                    0000000000000000: 00000003 00000000 00000000 0005 03 22 @libcomm-1000-a-b-00ff00ff00ff00ff\n\
+                    0000000000000000: 00000002 00000000 00000000 0005 01 23 @libcomm-join-a-b/0123456789abcdef\n\
+                    0000000000000000: 00000002 00000000 00000000 0002 01 24 @prun-gpu/0000:41:00.0/a-b\n\
+                    0000000000000000: 00000002 00000000 00010000 0001 01 25 /run/some.sock\n\
+                    0000000000000000: 00000002 00000000 00010000 0001 01 26\n";
+        let name = "libcomm-1000-a-b-00ff00ff00ff00ff".to_owned();
+        assert_eq!(JobSocket::listed(text), [JobSocket { name, uid: 1000, job_id: "a-b".into() }]);
     }
 }

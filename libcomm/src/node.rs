@@ -11,9 +11,9 @@ use std::fmt;
 use crate::shm::atomic::{Acquire, Relaxed};
 use crate::shm::layout::Geometry;
 use crate::shm::segment::{self, Mapping};
-use crate::shm::{bell, recorder, text};
+use crate::shm::{View, bell, recorder, text};
 
-pub use crate::handover::JoinServer;
+pub use crate::handover::{JobSocket, JoinServer};
 pub use crate::shm::abort::{AbortReason, RankExit};
 pub use crate::shm::recorder::CallState;
 pub use crate::shm::segment::SegmentError;
@@ -97,33 +97,67 @@ impl JobSegment {
 
     /// Where a rank stands and what it called last. Panics on a rank that the segment does not have.
     pub fn rank_report(&self, local_rank: u32) -> RankReport {
-        let view = self.mapping.view();
-        let block = &view.ranks[local_rank as usize];
-        let session = block.status.session.load(Acquire);
-        let generation = session.div_ceil(2);
-        let error_bytes = block.status.text_bytes.load(Acquire) as usize;
-        let error = (error_bytes != 0).then(|| text::load_text(&block.text.0, error_bytes));
-        let waiting_for = bell::awaited(block.bell.waiting_for.load(Relaxed));
-        let now = crate::clock::now_ns();
-        let mut calls: Vec<CallReport> =
-            view.recorded(local_rank).iter().map(|call| CallReport::of(call, now)).collect();
-        if let Some(last) = calls.last_mut() {
-            match last.state {
-                CallState::Running => last.waiting_for = waiting_for,
-                CallState::Failed if last.generation == generation => last.error = error.clone(),
-                _ => {}
-            }
+        report(self.mapping.view(), local_rank)
+    }
+}
+
+/// A running job, seen from outside: its shared memory, mapped for reading only.
+#[derive(Debug)]
+pub struct JobLook(Mapping);
+
+impl JobLook {
+    /// Asks the daemon that listens at the abstract name `socket` for the memory of job `job_id`.
+    ///
+    /// # Errors
+    /// The job has ended, is another user's, or was started by another version of libcomm.
+    pub fn open(socket: &str, job_id: &str) -> std::io::Result<JobLook> {
+        let fd = crate::handover::fetch(socket, job_id)?;
+        segment::open_to_read(fd.as_fd(), job_id).map(JobLook).map_err(std::io::Error::other)
+    }
+
+    /// How many ranks it serves.
+    pub fn local_size(&self) -> u32 {
+        self.0.geometry().ranks as u32
+    }
+
+    /// Why the ranks' calls are being refused, if they are.
+    pub fn aborted(&self) -> Option<AbortReason> {
+        self.0.view().abort_reason()
+    }
+
+    /// As [`JobSegment::rank_report`].
+    pub fn rank_report(&self, local_rank: u32) -> RankReport {
+        report(self.0.view(), local_rank)
+    }
+}
+
+/// Only loads: a viewer's mapping cannot be written to.
+fn report(view: View<'_>, local_rank: u32) -> RankReport {
+    let block = &view.ranks[local_rank as usize];
+    let session = block.status.session.load(Acquire);
+    let generation = session.div_ceil(2);
+    let error_bytes = block.status.text_bytes.load(Acquire) as usize;
+    let error = (error_bytes != 0).then(|| text::load_text(&block.text.0, error_bytes));
+    let waiting_for = bell::awaited(block.bell.waiting_for.load(Relaxed));
+    let now = crate::clock::now_ns();
+    let mut calls: Vec<CallReport> = view.recorded(local_rank).iter().map(|call| CallReport::of(call, now)).collect();
+    if let Some(last) = calls.last_mut() {
+        match last.state {
+            CallState::Running => last.waiting_for = waiting_for,
+            CallState::Failed if last.generation == generation => last.error = error.clone(),
+            _ => {}
         }
-        RankReport {
-            local_rank,
-            ever_joined: session != 0,
-            joined: session % 2 == 1 && block.status.dropped.load(Acquire) != generation,
-            generation,
-            pid: (session != 0).then(|| block.status.pid.load(Relaxed)),
-            exit: view.exit_of(local_rank),
-            error,
-            calls,
-        }
+    }
+    RankReport {
+        local_rank,
+        ever_joined: session != 0,
+        joined: session % 2 == 1 && block.status.dropped.load(Acquire) != generation,
+        generation,
+        pid: (session != 0).then(|| block.status.pid.load(Relaxed)),
+        exit: view.exit_of(local_rank),
+        waiting_for,
+        error,
+        calls,
     }
 }
 
@@ -142,6 +176,8 @@ pub struct RankReport {
     pub pid: Option<u32>,
     /// How the rank ended, once it has.
     pub exit: Option<RankExit>,
+    /// The local rank that it waits for, in a call or to join, if it has waited long enough to say so.
+    pub waiting_for: Option<u32>,
     /// Why its communicator failed, if it did.
     pub error: Option<String>,
     /// Its last calls, oldest first.
@@ -166,9 +202,10 @@ impl fmt::Display for RankReport {
         }
         match (self.last_call(), self.ever_joined) {
             (Some(call), _) => write!(f, "{call}"),
-            (None, true) => match &self.error {
-                Some(error) => write!(f, "could not join: {error}"),
-                None => write!(f, "joined, no call yet"),
+            (None, true) => match (&self.error, self.waiting_for) {
+                (Some(error), _) => write!(f, "could not join: {error}"),
+                (None, Some(rank)) => write!(f, "waits for rank {rank} to join"),
+                (None, None) => write!(f, "joined, no call yet"),
             },
             (None, false) => write!(f, "has not joined"),
         }
@@ -202,7 +239,8 @@ pub struct CallReport {
     pub waiting_for: Option<u32>,
     /// Milliseconds since it started.
     pub since_ms: u64,
-    /// Microseconds that it took, once it returned; of calls on little data, to the kernel's tick (1 to 10 ms).
+    /// Microseconds that it took, once it returned; not of calls on little data, whose times are those of the kernel's
+    /// tick (1 to 10 ms).
     pub took_us: Option<u64>,
     /// Why it failed, if it did.
     pub error: Option<String>,
@@ -224,7 +262,8 @@ impl CallReport {
             state,
             waiting_for: None,
             since_ms: now_ns.saturating_sub(started_ns) / 1_000_000,
-            took_us: (state != CallState::Running).then(|| ended_ns.saturating_sub(started_ns) / 1000),
+            took_us: (state != CallState::Running && signature.count > recorder::SHORT_CALL)
+                .then(|| ended_ns.saturating_sub(started_ns) / 1000),
             error: None,
         }
     }

@@ -300,6 +300,45 @@ fn a_stall_is_told_with_each_rank_s_last_call_and_the_job_goes_on() {
     assert_eq!(lines_of(&ended.out(), " joined").len(), 3, "{}", ended.out());
 }
 
+fn status(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(built("prun")).arg("status").args(arguments).output().expect("prun is built");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn status_shows_a_running_job_and_for_whom_its_ranks_wait() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let scratch = tests::Scratch::new();
+    let events = scratch.join("events");
+    // As above: ranks 1 and 2 wait for rank 0, which waits for its input.
+    let job = member(3, &["late"]).options(["--json", events.to_str().expect("text")]).stdin(reader).start();
+    let id = tests::eventually("the job's id", || {
+        let text = std::fs::read_to_string(&events).ok()?;
+        let start: serde_json::Value = serde_json::from_str(text.lines().next()?).ok()?;
+        Some(start["job"].as_str()?.to_owned())
+    });
+    let shown = tests::eventually("two ranks that wait for rank 0", || {
+        let (code, text, _) = status(&[&id]);
+        let waits = |line: &&str| line.contains("waits to join") && line.contains("rank 0");
+        (code == Some(0) && text.lines().filter(waits).count() == 2).then_some(text)
+    });
+    assert!(shown.starts_with(&format!("job {id}, 3 ranks")), "{shown}");
+    let (_, listed, _) = status(&[]);
+    let line = listed.lines().find(|line| line.starts_with(&id)).unwrap_or_else(|| panic!("{listed}"));
+    assert!(line.contains(" 3 "), "{line}");
+    let (_, json, _) = status(&[&id[..12], "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("one line of JSON");
+    assert_eq!((&json["job"], json["ranks"].as_array().map(Vec::len)), (&id.clone().into(), Some(3)));
+
+    std::io::Write::write_all(&mut &writer, b"go\n").expect("room");
+    drop(writer);
+    job.wait().expect_code(0);
+    let (code, _, error) = status(&[&id]);
+    assert_eq!(code, Some(125), "{error}");
+    assert!(error.contains(&format!("error: no running job has the id '{id}'")), "{error}");
+}
+
 #[test]
 fn time_in_which_a_job_is_stopped_is_no_stall() {
     let job = in_the_middle(2, &["--stall-timeout", "600ms"]);

@@ -19,6 +19,7 @@ const EXAMPLES: &str = "  prun -n 4 ./train --lr 0.1         four ranks, with RA
   prun doctor                        what makes this machine slow or unreliable
   prun bench allreduce -n 4          how long collectives take; --against mpi, or nccl on GPUs
   prun selftest                      what libcomm promises, tried on this machine
+  prun status                        running jobs; with an id, what each rank waits for
   prun run job.toml -n 2             a job from a file; flags win over the file
   prun sweep -n 2,4 -- ./bench       each number of ranks several times, compared
   prun script --slurm job.toml       a batch script around a job";

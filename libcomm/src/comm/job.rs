@@ -11,7 +11,7 @@ use crate::protocol::simple::{explain, publish_failure};
 use crate::settings::Settings;
 use crate::shm::View;
 use crate::shm::heap::Heap;
-use crate::shm::recorder::CallState;
+use crate::shm::recorder::{CallState, SHORT_CALL};
 use crate::shm::segment::Mapping;
 use crate::shm::wait::Waiter;
 use crate::signature::Signature;
@@ -121,9 +121,6 @@ impl Job {
         result
     }
 }
-
-/// Up to so many elements, the times in the flight recorder are those of the kernel's last tick.
-const SHORT_CALL: u64 = 1024;
 
 /// A call that panics ends the job's communicators: nobody knows how far it came.
 struct Unreturned<'a> {

@@ -9,6 +9,9 @@ use super::layout::RECORDS;
 use crate::signature::Signature;
 use serde::{Deserialize, Serialize};
 
+/// Up to so many elements, the times of a call are those of the kernel's last tick.
+pub(crate) const SHORT_CALL: u64 = 1024;
+
 /// How far a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CallState {

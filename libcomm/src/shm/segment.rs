@@ -130,6 +130,16 @@ pub(crate) fn private(job_id: &str) -> Result<Mapping, SegmentError> {
 
 /// Maps a segment that someone else made, once its identity says that it is the one of `job_id`.
 pub(crate) fn open(fd: BorrowedFd<'_>, job_id: &str) -> Result<Mapping, SegmentError> {
+    Mapping::of(fd, known(fd, job_id)?, Part::Whole)
+}
+
+/// The same for one who only looks: everything before the slots, which it cannot write to.
+pub(crate) fn open_to_read(fd: BorrowedFd<'_>, job_id: &str) -> Result<Mapping, SegmentError> {
+    Mapping::with(fd, known(fd, job_id)?, Part::Front, ProtFlags::READ)
+}
+
+/// The geometry of the segment of `job_id`, if that is what the descriptor is.
+fn known(fd: BorrowedFd<'_>, job_id: &str) -> Result<Geometry, SegmentError> {
     use rustix::fd::AsRawFd;
     let not_ours = |why: String| SegmentError::NotOurs { fd: fd.as_raw_fd(), why };
     let seals = fcntl_get_seals(fd).map_err(|_| not_ours("it is no memory file".into()))?;
@@ -157,7 +167,7 @@ pub(crate) fn open(fd: BorrowedFd<'_>, job_id: &str) -> Result<Mapping, SegmentE
     if found.local_size == 0 || found.local_size > layout::MAX_RANKS || geometry.total_bytes() as u64 != bytes {
         return Err(not_ours(format!("its {bytes} bytes do not fit {} ranks", found.local_size)));
     }
-    Mapping::of(fd, geometry, Part::Whole)
+    Ok(geometry)
 }
 
 fn identity(
@@ -204,13 +214,16 @@ fn read_identity(fd: BorrowedFd<'_>) -> Option<Identity> {
 
 impl Mapping {
     fn of(fd: BorrowedFd<'_>, geometry: Geometry, part: Part) -> Result<Mapping, SegmentError> {
+        Mapping::with(fd, geometry, part, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn with(fd: BorrowedFd<'_>, geometry: Geometry, part: Part, may: ProtFlags) -> Result<Mapping, SegmentError> {
         let bytes = match part {
             Part::Front => geometry.slots_at(),
             Part::Whole => geometry.heap_at(),
         };
         // SAFETY: a fresh shared mapping, placed by the kernel, of a file whose size is sealed at no less.
-        let base =
-            unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0) };
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, may, MapFlags::SHARED, fd, 0) };
         let base = base.map_err(|cause| SegmentError::Map { bytes, cause })?;
         let base = NonNull::new(base).ok_or(SegmentError::Map { bytes, cause: Errno::NOMEM })?;
         let mut mapping = Mapping { base, mapped_bytes: bytes, geometry, file: None };
