@@ -157,6 +157,10 @@ COMM_API comm_result_t comm_allgatherv(const comm_t *comm, const void *send, voi
 COMM_API comm_result_t comm_broadcast(const comm_t *comm, void *buffer, size_t count,
                                       comm_type_t type, int root);
 
+/* The same on memory that a GPU reaches, in the order of stream: as comm_allreduce_stream. */
+COMM_API comm_result_t comm_broadcast_stream(const comm_t *comm, void *buffer, size_t count,
+                                             comm_type_t type, int root, void *stream);
+
 /*
  * Reduces count elements over all ranks into the root's recv; the others' is
  * not looked at. In place where send == recv.

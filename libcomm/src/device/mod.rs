@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "launches kernels on addresses")]
 
 pub(crate) mod arena;
+pub(crate) mod broadcast;
 pub(crate) mod full;
 mod host_arena;
 pub(crate) mod nccl;
@@ -51,6 +52,7 @@ pub(crate) struct Device {
     staged: bool,
     nccl: Option<NcclComm>,
     common: Option<Common>,
+    broadcast: Option<broadcast::Kernels>,
     kernels: [Option<Kernels>; DataType::ALL.len()],
     /// Whether the kernels are those that sum what arrives, and whether the sums are compared.
     checked: bool,
@@ -180,9 +182,8 @@ impl DeviceCall {
     }
 }
 
-/// Whether an AllReduce on these addresses is one of the device's: `None` if both are the host's alone.
-pub(crate) fn device_of(send: Address, recv: Address) -> Result<Option<u32>, CommError> {
-    let operation = Operation::AllReduce;
+/// Whether a call on these addresses is one of the device's: `None` if both are the host's alone.
+pub(crate) fn device_of(operation: Operation, send: Address, recv: Address) -> Result<Option<u32>, CommError> {
     let driver = crate::cuda::Driver::get().map_err(CommError::Cuda)?;
     let kind = |address| PointerKind::of(driver, address).map_err(CommError::Cuda);
     match (kind(send)?, if send == recv { kind(send)? } else { kind(recv)? }) {
@@ -295,7 +296,7 @@ impl Device {
             Path::Push if call.is_whole(16) => kernels.push,
             Path::Push => kernels.push_any,
             Path::Ring => {
-                args.slot = (args.bulk_bytes / (u64::from(blocks) * args::RING_SLOTS) / 4096 * 4096).min(1 << 18);
+                args.slot = ring_slot(&args, blocks);
                 kernels.ring
             }
             Path::Copy => {
@@ -469,6 +470,11 @@ impl Device {
     }
 }
 
+/// Bytes of a slot of the ring, where so many blocks share the room.
+fn ring_slot(args: &Args, blocks: u32) -> u64 {
+    (args.bulk_bytes / (u64::from(blocks) * args::RING_SLOTS) / 4096 * 4096).min(1 << 18)
+}
+
 /// A message is checked in chunks of `1 << shift` bytes: at least a page, and no more than there is room for.
 fn check_shift(bytes: u64) -> u32 {
     (12..64).find(|shift| bytes.div_ceil(1 << shift) <= args::CHECKS).unwrap_or(63)
@@ -499,10 +505,10 @@ fn load(context: Context, name: &str) -> Result<Module, CudaError> {
 fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
     let signature = |word: u64| Signature {
         number: record.epoch,
-        operation: Operation::AllReduce,
+        operation: if word >> 8 & broadcast::IS_BROADCAST == 0 { Operation::AllReduce } else { Operation::Broadcast },
         data_type: DataType::from_number(word as u8),
         op: Op::from_number((word >> 8) as u8),
-        root: None,
+        root: (word >> 8 & broadcast::IS_BROADCAST != 0).then_some((word >> 8) as u32 & 0x7f),
         count: word >> 16,
         communicator: 0,
         tag: None,

@@ -118,6 +118,29 @@ pub(crate) fn plan_in_order(machine: &Machine, bytes: u64) -> Plan {
     shape(machine, bytes.min(machine.arena.ll_message()), Path::Ll)
 }
 
+/// The plan for a broadcast of `bytes` bytes: lines to everyone while it is short, then data that tells itself that it has
+/// come where two ranks map each other, else slots that each rank passes on. Longer messages than a path takes at once go
+/// in several launches.
+pub(crate) fn plan_broadcast(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan {
+    let pushes = machine.ranks == 2 && machine.arena.push_bytes > 0;
+    let path = match forced {
+        Some(Path::Nccl) => Path::Nccl,
+        Some(Path::Ll) => Path::Ll,
+        Some(Path::Push | Path::Copy) if pushes => Path::Push,
+        Some(Path::Ring) => Path::Ring,
+        _ if bytes < 16 * KIB || (!pushes && bytes <= 64 * KIB) => Path::Ll,
+        _ if pushes => Path::Push,
+        _ => Path::Ring,
+    };
+    let bytes = match path {
+        Path::Ll => bytes.min(machine.arena.ll_message()),
+        Path::Push => bytes.min(machine.arena.push_bytes),
+        _ => bytes,
+    };
+    let plan = shape(machine, bytes, path);
+    Plan { blocks: plan.blocks.min(kernels::args::SLOTS), ..plan }
+}
+
 fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
     // Ranks of one process may share a device, and blocks that wait for each other must all be resident.
     let most = (machine.multiprocessors / machine.sharing.max(1)).max(1);
@@ -223,6 +246,26 @@ mod tests {
         assert!(number(30) > number(100));
         let small = Plan { copy_bytes: 4096, ..plan(&machine(2), 1 << 30, None) };
         assert_eq!(gentle(small, 0).copy_bytes, 4096);
+    }
+
+    #[test]
+    fn a_broadcast_takes_the_same_ways_and_no_more_blocks_than_there_are_words_for() {
+        let path = |machine: &Machine, bytes, forced| plan_broadcast(machine, bytes, forced).path;
+        let pair = machine(2);
+        assert_eq!(path(&pair, 1024, None), Path::Ll);
+        assert_eq!(path(&pair, 16 * KIB, None), Path::Push);
+        assert_eq!(path(&pair, 1 << 33, None), Path::Push);
+        assert_eq!(path(&pair, 1024, Some(Path::Ring)), Path::Ring);
+        for other in [machine(3), Machine { arena: Arena::in_host(2), in_host: true, ..machine(2) }] {
+            assert_eq!(path(&other, 64 * KIB, None), Path::Ll);
+            assert_eq!(path(&other, 1 << 30, None), Path::Ring);
+            assert_eq!(path(&other, 1 << 30, Some(Path::Push)), Path::Ring);
+        }
+        for forced in [None, Some(Path::Ll), Some(Path::Push), Some(Path::Ring)] {
+            for bytes in [1, 100 * KIB, 1 << 30] {
+                assert!(plan_broadcast(&pair, bytes, forced).blocks <= kernels::args::SLOTS);
+            }
+        }
     }
 
     #[test]

@@ -196,6 +196,7 @@ pub(crate) fn set_up(
     let common = if around.size > 1 { Some(Common::load(context)?) } else { None };
     let compares = around.verify != Verify::Off;
     let checked = compares || around.fault.is_some();
+    let broadcast = if around.size > 1 { Some(super::broadcast::Kernels::load(context, checked)?) } else { None };
     let f32_kernels = if around.size > 1 { Some(Kernels::load(context, DataType::F32, checked)?) } else { None };
     let mut typed: Vec<Kernels> = Vec::new();
     let mut uuids = vec![offer.uuid];
@@ -295,6 +296,7 @@ pub(crate) fn set_up(
         staged,
         nccl: None,
         common,
+        broadcast,
         kernels: [None; DataType::ALL.len()],
         checked,
         compares,

@@ -1,4 +1,4 @@
-//! Measures AllReduce between GPUs: libcomm and NCCL in one process, batch by batch in turns.
+//! Measures AllReduce and broadcast between GPUs: libcomm and NCCL in one process, batch by batch in turns.
 //!
 //! A time is what the slowest rank's GPU took for a batch, by events in its stream. With graphs, calls are captured and
 //! replayed, so that the host's launches do not count.
@@ -19,6 +19,8 @@ use super::wire::{Calls, DeviceJob, Entry, Job, Place, SetUp};
 /// Calls that are timed one by one, in groups of as many events.
 const SINGLES: usize = 10_000;
 const EVENTS: usize = 1000;
+/// What there is between GPUs.
+pub const DEVICE: [Collective; 2] = [Collective::AllReduce, Collective::Broadcast];
 /// More than the second-level cache of any card.
 const FLUSH_BYTES: usize = 256 << 20;
 /// Calls of a batch with cold caches.
@@ -70,7 +72,7 @@ impl<'a> Bench<'a> {
         job: &'a Job,
         how: &'a DeviceJob,
     ) -> anyhow::Result<(Bench<'a>, Vec<SetUp>, Vec<String>)> {
-        ensure!(job.collective == Collective::AllReduce, "only allreduce is there between GPUs");
+        ensure!(DEVICE.contains(&job.collective), "between GPUs there are allreduce and broadcast");
         ensure!(DataType::ON_DEVICE.contains(&job.data_type) && job.op.is_on_device(), "GPUs do not reduce that");
         let driver = Driver::get()?;
         let context = Context::primary(driver, comm.local_rank() % Context::devices(driver)?)?;
@@ -182,11 +184,17 @@ impl<'a> Bench<'a> {
 
     /// Puts one call into the stream.
     fn call(&self, variant: &Variant, send: Address, recv: Address, count: usize) -> anyhow::Result<()> {
-        let Job { data_type, op, .. } = *self.job;
+        let Job { collective, data_type, op, root, .. } = *self.job;
         let stream = self.stream.get().raw();
         // SAFETY: buffers of that length and more, which live until the process ends or the stream was waited for.
         unsafe {
             match (variant.library, &self.nccl) {
+                (Library::Libcomm, _) if collective == Collective::Broadcast => {
+                    self.comm.broadcast_stream_raw(recv as *mut _, count, data_type, root, stream)?;
+                }
+                (Library::Nccl, Some((nccl, kind))) if collective == Collective::Broadcast => {
+                    nccl.broadcast(recv, count, *kind, root, stream)?;
+                }
                 (Library::Libcomm, _) => {
                     self.comm.all_reduce_stream_raw(send as *const _, recv as *mut _, count, data_type, op, stream)?;
                 }

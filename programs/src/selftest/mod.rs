@@ -3,6 +3,7 @@
 //! Each part of a case prints a line that begins with `ok` or, on any rank where it went wrong, with `FAIL`.
 
 mod arithmetic;
+mod broadcast;
 mod faults;
 mod host;
 mod memory;
@@ -72,6 +73,7 @@ fn on_gpu(case: &str, rank: &Rank<'_>) -> (bool, bool) {
 fn everything(rank: &Rank<'_>) -> bool {
     let comm = rank.comm;
     let mut ok = all_types(rank, PATHS, COUNTS);
+    ok &= broadcasts(rank);
     if let Some(why) = comm.staged_because() {
         println!("rank {}: through the host: {why}", comm.rank());
     }
@@ -87,12 +89,27 @@ fn everything(rank: &Rank<'_>) -> bool {
     ok &= part(comm, "words that look like no data", || rank.words_of_no_data());
     ok &= part(comm, "more copies than room", || rank.many_copies());
     ok &= part(comm, "graphs between eager calls", || rank.graphs());
+    ok &= part(comm, "broadcasts in graphs", || rank.broadcast_graphs());
     ok &= part(comm, "two streams take turns", || rank.streams());
     ok &= part(comm, "two streams in opposite order, 2000 calls", || rank.opposite_streams());
     if comm.size() == 2 {
         ok &= part(comm, "sums beyond the range", || arithmetic::overflow(rank));
         ok &= part(comm, "memory of every kind", || memory::kinds(rank));
         ok &= part(comm, "the runtime's last error", || memory::runtime(rank));
+    }
+    ok
+}
+
+/// On as many paths as there are; where the host moves the data, on one.
+fn broadcasts(rank: &Rank<'_>) -> bool {
+    let staged = rank.comm.is_staged();
+    let mut ok = true;
+    for (name, path) in &broadcast::PATHS[..if staged { 1 } else { 4 }] {
+        let title = format!("{} ranks, broadcast, {name}: roots, lengths", rank.comm.size());
+        ok &= part(rank.comm, &title, || rank.broadcasts(*path));
+    }
+    if !staged {
+        ok &= part(rank.comm, "300 broadcasts in a row", || rank.broadcasts_in_a_row());
     }
     ok
 }
