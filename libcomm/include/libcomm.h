@@ -245,6 +245,28 @@ COMM_API comm_result_t comm_alloc(const comm_t *comm, size_t bytes, void **addre
 COMM_API comm_result_t comm_free(const comm_t *comm, void *address);
 
 /*
+ * Registers bytes of this rank's GPU memory at address, together with all ranks,
+ * each with its own: peers may then write results straight into it, in calls
+ * that go that way. All other calls go as without, and on GPUs that cannot map
+ * each other's memory this does nothing. All ranks call both in the same order.
+ * comm_deregister takes the same address, waits for all work of the GPU, and
+ * comes before the memory is freed: a result in memory that was freed since, or
+ * that begins in a registered range and ends behind it, is refused. Memory of a
+ * kind that cannot be shared, on any rank, is COMM_ERROR_INVALID_ARGUMENT on all,
+ * and works as unregistered memory does.
+ */
+COMM_API comm_result_t comm_register(const comm_t *comm, void *address, size_t bytes);
+COMM_API comm_result_t comm_deregister(const comm_t *comm, void *address);
+
+/*
+ * Zeroed memory of the current context's GPU, or of this rank's if there is no
+ * context, registered together with all ranks; comm_free_device is called by all
+ * as well, and ignores NULL. It ends with the communicator, too.
+ */
+COMM_API comm_result_t comm_alloc_device(const comm_t *comm, size_t bytes, void **address);
+COMM_API comm_result_t comm_free_device(const comm_t *comm, void *address);
+
+/*
  * Leaves together with all ranks. The communicator is gone afterwards, whatever
  * is returned. NULL is ignored. After all that, COMM_ERROR_INVALID_ARGUMENT if a
  * request was not waited for or a message of this rank was never received.

@@ -91,8 +91,10 @@ impl Comm {
         let stream = StreamRef::new(stream);
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = self.ready_device(operation, &mut slot, send as u64, recv as u64, stream)?;
-        let call = DeviceCall { send: send as u64, recv: recv as u64, count: count as u64, data_type, op, stream };
-        if count == 0 || (self.size() == 1 && send.cast_mut() == recv) {
+        let place = device.place_of(recv as u64, bytes as u64).map_err(|why| CommError::invalid(operation, why))?;
+        let (send, recv) = (send as u64, recv as u64);
+        let call = DeviceCall { send, recv, count: count as u64, data_type, op, stream, place };
+        if count == 0 || (self.size() == 1 && send == recv) {
             return Ok(());
         }
         let record = Call { data_type: Some(data_type), op: Some(op), count, ..Call::plain(operation) };
@@ -219,7 +221,7 @@ impl Comm {
     }
 
     /// Whether this communicator has a GPU side at all.
-    fn may_use_device(&self, operation: Operation) -> Result<(), CommError> {
+    pub(super) fn may_use_device(&self, operation: Operation) -> Result<(), CommError> {
         if self.core.job.guard.is_fork() {
             return Err(CommError::Forked);
         }
@@ -231,7 +233,7 @@ impl Comm {
     }
 
     /// The GPU side, set up if it is not yet, and an error if an earlier call on it has failed since it returned.
-    fn ready_device<'a>(
+    pub(super) fn ready_device<'a>(
         &self,
         operation: Operation,
         slot: &'a mut Option<Device>,

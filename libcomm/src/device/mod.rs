@@ -12,8 +12,10 @@ pub(crate) mod full;
 mod host_arena;
 pub(crate) mod nccl;
 pub(crate) mod plan;
+mod registry;
 mod seen;
 mod setup;
+mod windows;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -54,6 +56,8 @@ pub(crate) struct Device {
     common: Option<Common>,
     broadcast: Option<broadcast::Kernels>,
     kernels: [Option<Kernels>; DataType::ALL.len()],
+    zero: [Option<ZeroKernels>; DataType::ALL.len()],
+    windows: windows::Windows,
     /// Whether the kernels are those that sum what arrives, and whether the sums are compared.
     checked: bool,
     compares: bool,
@@ -160,6 +164,22 @@ impl Kernels {
     }
 }
 
+/// Loaded by the first zero-copy call of a type: few programs make one.
+#[derive(Clone, Copy)]
+struct ZeroKernels {
+    /// On buffers that are aligned and end with a whole pack; `any` on all others.
+    whole: Function,
+    any: Function,
+}
+
+impl ZeroKernels {
+    fn load(context: Context, data_type: DataType) -> Result<ZeroKernels, CudaError> {
+        let module = load(context, &format!("zero_{data_type}"))?;
+        let function = |kind: &str| module.function(&format!("{kind}_{data_type}"));
+        Ok(ZeroKernels { whole: function("zero")?, any: function("zero_any")? })
+    }
+}
+
 /// One call, as the caller made it.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceCall {
@@ -169,6 +189,8 @@ pub(crate) struct DeviceCall {
     pub(crate) data_type: DataType,
     pub(crate) op: Op,
     pub(crate) stream: StreamRef,
+    /// Where the result lies in registered memory, as the peer is told; 0: it does not.
+    pub(crate) place: u64,
 }
 
 impl DeviceCall {
@@ -220,6 +242,8 @@ impl Device {
 
     /// The plan for a message, which tests and the benchmark may change.
     pub(crate) fn plan(&self, bytes: u64, forced: Option<Path>) -> Plan {
+        // Zero copy does not sum what arrives.
+        let forced = forced.filter(|path| *path != Path::ZeroCopy || !self.checked);
         match self.staged {
             true => Plan { path: Path::Staged, ..plan::plan(&self.machine, bytes, None) },
             false => plan::plan(&self.machine, bytes, forced),
@@ -295,6 +319,11 @@ impl Device {
             }
             Path::Push if call.is_whole(16) => kernels.push,
             Path::Push => kernels.push_any,
+            Path::ZeroCopy => {
+                args.slot = call.place;
+                let zero = self.zero_kernels(call.data_type)?;
+                if call.is_whole(16) { zero.whole } else { zero.any }
+            }
             Path::Ring => {
                 args.slot = ring_slot(&args, blocks);
                 kernels.ring
@@ -443,6 +472,16 @@ impl Device {
         Ok(kernels)
     }
 
+    fn zero_kernels(&mut self, data_type: DataType) -> Result<ZeroKernels, CudaError> {
+        let place = data_type as usize - 1;
+        if let Some(kernels) = self.zero[place] {
+            return Ok(kernels);
+        }
+        let kernels = ZeroKernels::load(self.context, data_type)?;
+        self.zero[place] = Some(kernels);
+        Ok(kernels)
+    }
+
     /// Room on the host through which staged calls go.
     pub(crate) fn staging(&mut self) -> Result<*mut u8, CudaError> {
         if self.staging.is_none() {
@@ -454,6 +493,7 @@ impl Device {
     /// Waits for all work, then lets go of what belongs to the peers. They may free it once all have done so.
     pub(crate) fn close_peers(&mut self) -> Result<(), CudaError> {
         let waited = self.context.synchronize();
+        self.windows.close();
         self.peers.clear();
         self.host_arenas.clear();
         waited
@@ -464,7 +504,8 @@ impl Device {
     pub(crate) fn abandon(mut self) {
         let _ = self.close_peers();
         if self.machine.ranks > 1 {
-            let Device { arena, .. } = self;
+            let Device { arena, windows, .. } = self;
+            windows.leak();
             arena.leak();
         }
     }

@@ -85,7 +85,7 @@ impl Nccl {
 impl NcclComm {
     /// Puts one AllReduce into its stream.
     pub(super) fn all_reduce(&self, call: &DeviceCall) -> Result<(), String> {
-        let DeviceCall { send, recv, count, data_type, op, stream } = *call;
+        let DeviceCall { send, recv, count, data_type, op, stream, .. } = *call;
         let numbers = data_type_number(data_type).zip(op_number(op));
         let (data_type, op) = numbers.ok_or_else(|| format!("NCCL has no {op} of {data_type}"))?;
         // SAFETY: the caller's buffers, and a live communicator.

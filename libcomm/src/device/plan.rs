@@ -15,6 +15,8 @@ pub enum Path {
     Copy,
     /// Pieces around a ring.
     Ring,
+    /// Halves pushed, reduced, and pushed on straight into the peer's result, where both have registered it; two ranks.
+    ZeroCopy,
     /// Through the host's memory, reduced by the host.
     Staged,
     /// NCCL does it; only where it is asked for.
@@ -29,6 +31,7 @@ impl Path {
             "push" => Path::Push,
             "copy" => Path::Copy,
             "ring" => Path::Ring,
+            "zero-copy" => Path::ZeroCopy,
             "staged" => Path::Staged,
             "nccl" => Path::Nccl,
             _ => return None,
@@ -72,7 +75,7 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
     let pair = machine.ranks == 2;
     let fits = |path: Path| match path {
         Path::Ll => bytes <= machine.arena.ll_message(),
-        Path::Push => pair && bytes <= machine.arena.push_bytes,
+        Path::Push | Path::ZeroCopy => pair && bytes <= machine.arena.push_bytes,
         Path::Copy => pair && machine.arena.copy_slot_bytes > 0,
         Path::Ring | Path::Staged | Path::Nccl => true,
     };
@@ -152,10 +155,13 @@ fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
             let threads = (units.next_multiple_of(32) as u32).clamp(64, 256);
             Plan { threads, blocks: blocks(units.div_ceil(u64::from(threads))), ..base }
         }
-        Path::Push => {
+        Path::Push | Path::ZeroCopy => {
             let units = bytes.div_ceil(512); // one for each warp, while there are warps
             let threads = if units <= 8 * u64::from(most) { 256 } else { 512 };
-            Plan { threads, blocks: blocks(units.div_ceil(u64::from(threads) / 32)), ..base }
+            let blocks = blocks(units.div_ceil(u64::from(threads) / 32));
+            // Each block that tells the peer that all is there has a line of its own for it.
+            let blocks = if path == Path::ZeroCopy { blocks.min(kernels::args::RING_BLOCKS) } else { blocks };
+            Plan { threads, blocks, ..base }
         }
         // Half of them are fast enough, and room must be left for the small kernels around the copies.
         Path::Copy => Plan { blocks: (most / 2).max(1), ..base },
@@ -228,6 +234,10 @@ mod tests {
         assert_eq!(path(1024, Some(Path::Ring)), Path::Ring);
         assert_eq!(path(1 << 30, Some(Path::Ll)), Path::Copy);
         assert_eq!(plan(&machine(4), 1 << 30, Some(Path::Copy)).path, Path::Ring);
+        assert_eq!(path(4 * MIB, Some(Path::ZeroCopy)), Path::ZeroCopy);
+        assert_eq!(path(1 << 30, Some(Path::ZeroCopy)), Path::Copy);
+        assert_eq!(plan(&machine(4), MIB, Some(Path::ZeroCopy)).path, Path::Ring);
+        assert!(plan(&machine(2), 64 * MIB, Some(Path::ZeroCopy)).blocks <= kernels::args::RING_BLOCKS);
         let in_host = Machine { arena: Arena::in_host(2), in_host: true, ..machine(2) };
         let path = |bytes, forced| plan(&in_host, bytes, forced).path;
         assert_eq!(path(1024, None), Path::Ll);

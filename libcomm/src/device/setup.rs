@@ -298,6 +298,8 @@ pub(crate) fn set_up(
         common,
         broadcast,
         kernels: [None; DataType::ALL.len()],
+        zero: [None; DataType::ALL.len()],
+        windows: super::windows::Windows::new(context, offer.pid_namespace),
         checked,
         compares,
         lost: own_fault.map(args::Fault::from).filter(|fault| fault.kind == args::FAULT_DROP),
