@@ -34,7 +34,7 @@ impl Comm {
             Exchanged::Fallback(refusal) => Err(CommError::invalid(
                 operation,
                 format!(
-                    "rank {} with rank {}'s part: {}; calls on this memory work without",
+                    "rank {} with rank {}'s part: {}; a call on this memory works without",
                     refusal.rank, refusal.peer, refusal.why
                 ),
             )),

@@ -24,6 +24,8 @@ use crate::verify::Verify;
 
 /// How long the proof may take.
 const PROOF_LIMIT: Duration = Duration::from_secs(2);
+/// What a kernel keeps of the calls before it, at the front of the arena.
+const CONTROL_BYTES: usize = 4096;
 /// Bytes that each pair writes in it, each way at once.
 const PROOF_BYTES: u64 = 1 << 20;
 
@@ -250,32 +252,17 @@ pub(crate) fn set_up(
         }
     }
 
-    let mut template = Args {
+    let template = Args {
         own: arena.address(),
         segment: segment.as_ref().map_or(0, |segment| segment.device()),
         record: record.device(),
         limit_ns: around.limit.map_or(0, |limit| limit.as_nanos() as u64),
-        ll_at: layout.ll_at,
-        ll_bytes: layout.ll_bytes,
-        bulk_at: layout.bulk_at,
-        bulk_bytes: layout.bulk_bytes,
-        push_at: layout.push_at,
-        push_bytes: layout.push_bytes,
-        escapes_at: layout.escapes_at,
-        escapes_bytes: layout.escapes_bytes,
         rank: around.rank,
         size: around.size,
         generation: around.generation,
         blocks_at: around.mapping.geometry().blocks_at() as u32,
         ..Args::default()
     };
-    for (rank, address) in template.arena.iter_mut().take(around.size as usize).enumerate() {
-        *address = peers.get(rank).and_then(Option::as_ref).map_or(arena.address(), Peer::address);
-    }
-    for (place, address) in template.arena.iter_mut().zip(host_arena::addresses(&host_arenas)) {
-        *place = address;
-    }
-    arena.write(args::KEPT_AT as usize, &[template])?;
     let machine = Machine {
         ranks: around.size,
         multiprocessors: multiprocessors as u32,
@@ -321,23 +308,27 @@ pub(crate) fn set_up(
     for (place, kernels) in device.kernels.iter_mut().zip(typed) {
         *place = Some(kernels);
     }
-    if around.size > 1 && !device.staged {
-        let proven = device.prove();
-        let mut verdict = |_: u32, bytes: &[u8]| match bytes[0] {
-            0 => Ok(()),
-            _ => Err(String::from_utf8_lossy(&bytes[1..]).trim_end_matches('\0').to_owned()),
+    device.lay_out()?;
+    if around.size == 1 || device.staged {
+        return Ok(device);
+    }
+    if let Some(why) = device.prove_together(exchange_proof)? {
+        // The way that lies is left, and the one through the host's memory is tried, unless it was that.
+        device.peers.clear();
+        device.detour = Some(why);
+        let in_host = Arena::in_host(around.size);
+        device.staged = match device.machine.in_host {
+            true => true,
+            false => match host_arena::make(around, context, &offer, in_host.bytes as usize, true, exchange_host)? {
+                Ok(arenas) => {
+                    device.start_anew(arenas, in_host, own_fault)?;
+                    device.prove_together(exchange_proof)?.is_some()
+                }
+                Err(_) => true,
+            },
         };
-        let mut blob = [0u8; 128];
-        if let Err(why) = &proven {
-            blob[0] = 1;
-            let length = why.len().min(127);
-            blob[1..=length].copy_from_slice(&why.as_bytes()[..length]);
-        }
-        if let Exchanged::Fallback(refusal) = exchange_proof(&blob, &mut verdict)? {
-            device.peers.clear();
+        if device.staged {
             device.host_arenas.clear();
-            device.staged = true;
-            device.detour = Some(format!("rank {}: {}", refusal.peer, refusal.why));
         }
     }
     Ok(device)
@@ -359,6 +350,61 @@ fn context_for(driver: &'static Driver, device: u32) -> Result<Context, CudaErro
 }
 
 impl Device {
+    /// Tells the kernels where all arenas lie, and what lies where in them.
+    fn lay_out(&mut self) -> Result<(), CudaError> {
+        let layout = &self.machine.arena;
+        let mut template = Args {
+            ll_at: layout.ll_at,
+            ll_bytes: layout.ll_bytes,
+            bulk_at: layout.bulk_at,
+            bulk_bytes: layout.bulk_bytes,
+            push_at: layout.push_at,
+            push_bytes: layout.push_bytes,
+            escapes_at: layout.escapes_at,
+            escapes_bytes: layout.escapes_bytes,
+            ..self.template
+        };
+        for (rank, address) in template.arena.iter_mut().take(self.machine.ranks as usize).enumerate() {
+            *address = self.peers.get(rank).and_then(Option::as_ref).map_or(self.arena.address(), Peer::address);
+        }
+        for (place, address) in template.arena.iter_mut().zip(host_arena::addresses(&self.host_arenas)) {
+            *place = address;
+        }
+        self.template = template;
+        self.arena.write(args::KEPT_AT as usize, &[template])
+    }
+
+    /// Goes on with arenas in the host's memory, as if there had been no call yet: no kernel runs, and none of the peers'
+    /// has to do with those.
+    fn start_anew(&mut self, arenas: Vec<Registered>, layout: Arena, fault: Option<Fault>) -> Result<(), CudaError> {
+        self.arena.fill(0, CONTROL_BYTES, 0)?;
+        if let Some(fault) = fault.filter(|fault| fault.call != 0) {
+            self.arena.write(args::FAULT_AT as usize, &[args::Fault::from(fault)])?;
+        }
+        self.record.clear();
+        (self.host_arenas, self.machine.arena, self.machine.in_host) = (arenas, layout, true);
+        self.lay_out()
+    }
+
+    /// Proves the way with all ranks; why it is not to be used, if any of them says so.
+    fn prove_together(&mut self, exchange: &mut Exchange<'_, ()>) -> Result<Option<String>, CommError> {
+        let proven = self.prove();
+        let mut verdict = |_: u32, bytes: &[u8]| match bytes[0] {
+            0 => Ok(()),
+            _ => Err(String::from_utf8_lossy(&bytes[1..]).trim_end_matches('\0').to_owned()),
+        };
+        let mut blob = [0u8; 128];
+        if let Err(why) = &proven {
+            blob[0] = 1;
+            let length = why.len().min(127);
+            blob[1..=length].copy_from_slice(&why.as_bytes()[..length]);
+        }
+        Ok(match exchange(&blob, &mut verdict)? {
+            Exchanged::All(_) => None,
+            Exchanged::Fallback(refusal) => Some(format!("rank {}: {}", refusal.peer, refusal.why)),
+        })
+    }
+
     /// Writes a pattern to every peer and checks what came, both ways at once.
     fn prove(&mut self) -> Result<(), String> {
         let text = |error: CudaError| error.to_string();

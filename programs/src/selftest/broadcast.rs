@@ -10,12 +10,12 @@ use super::rank::{MOST, Rank, Sample, data};
 pub(super) const PATHS: [(&str, Option<Path>); 4] =
     [("auto", None), ("ll", Some(Path::Ll)), ("push", Some(Path::Push)), ("ring", Some(Path::Ring))];
 
-const COUNTS: [usize; 8] = [1, 2, 3, 7, 1000, 4097, 70_001, 3_000_001];
+pub(super) const COUNTS: [usize; 8] = [1, 2, 3, 7, 1000, 4097, 70_001, 3_000_001];
 
 impl Rank<'_> {
     /// One path: all roots, and types of each size.
-    pub(super) fn broadcasts(&self, path: Option<Path>) -> anyhow::Result<()> {
-        for (turn, count) in COUNTS.into_iter().enumerate() {
+    pub(super) fn broadcasts(&self, path: Option<Path>, counts: &[usize]) -> anyhow::Result<()> {
+        for (turn, &count) in counts.iter().enumerate() {
             for root in 0..self.comm.size() {
                 let offset = (turn + root as usize) % 4;
                 let what = || format!("{count} elements from rank {root}, offset {offset}");
