@@ -310,6 +310,15 @@ impl Comm {
         slot.as_ref().and_then(|device| device.detour().map(str::to_owned))
     }
 
+    /// Milliseconds of parts of the GPUs' set-up, once there was one. For the benchmark.
+    #[doc(hidden)]
+    pub fn device_set_up(&self) -> Vec<(&'static str, f64)> {
+        let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(took) = slot.as_ref().map(Device::took) else { return Vec::new() };
+        let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+        vec![("kernels", ms(took.kernels)), ("mapping", ms(took.mapping)), ("proof", ms(took.proof))]
+    }
+
     /// Whether calls on device memory wait for their stream and cannot be captured: the host reduces.
     #[doc(hidden)]
     pub fn is_staged(&self) -> bool {

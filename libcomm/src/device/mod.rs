@@ -18,6 +18,7 @@ mod setup;
 mod windows;
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use kernels::args::{self, Args, CopyArgs, Record};
 
@@ -50,6 +51,8 @@ pub(crate) struct Device {
     host_arenas: Vec<Registered>,
     /// Why data goes through the host's memory, on all ranks.
     detour: Option<String>,
+    /// What took how long at set-up.
+    took: Took,
     /// Whether kernels may not wait for each other there either, so that the host reduces.
     staged: bool,
     nccl: Option<NcclComm>,
@@ -79,6 +82,17 @@ pub(crate) struct Device {
     /// Must go before the mapping of the segment does.
     _segment: Option<Registered>,
     arena: DeviceBuffer,
+}
+
+/// Parts of the set-up, which wait for the slowest rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Took {
+    /// Until the kernels were loaded: compiled by the driver, or out of its cache.
+    pub(crate) kernels: Duration,
+    /// Until all had mapped each other's memory.
+    pub(crate) mapping: Duration,
+    /// Until all had proven it.
+    pub(crate) proof: Duration,
 }
 
 /// How a peer's arena is reached.
@@ -229,6 +243,10 @@ impl Device {
     /// Why data goes through the host's memory, if it does.
     pub(crate) fn detour(&self) -> Option<&str> {
         self.detour.as_deref()
+    }
+
+    pub(crate) fn took(&self) -> Took {
+        self.took
     }
 
     /// Whether the host reduces, so that calls wait for their stream.

@@ -3,14 +3,14 @@
 #![expect(unsafe_code, reason = "launches the proof")]
 
 use std::mem::ManuallyDrop;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kernels::args::{self, Args};
 
 use super::arena::Arena;
 use super::host_arena;
 use super::plan::Machine;
-use super::{Common, Device, Kernels, Peer, register_segment};
+use super::{Common, Device, Kernels, Peer, Took, register_segment};
 use crate::cuda::{
     Context, CudaError, DeviceBuffer, Driver, Event, Handle, HostBuffer, PeerBuffer, Registered, Stream, StreamRef,
 };
@@ -194,12 +194,14 @@ pub(crate) fn set_up(
         uuid: context.uuid()?,
         handle: handle.map_or([0; 64], |handle| handle.0),
     };
+    let loading = Instant::now();
     // Loading may wait for all work of the context, so it is done before any kernel of ours can wait for a peer.
     let common = if around.size > 1 { Some(Common::load(context)?) } else { None };
     let compares = around.verify != Verify::Off;
     let checked = compares || around.fault.is_some();
     let broadcast = if around.size > 1 { Some(super::broadcast::Kernels::load(context, checked)?) } else { None };
     let f32_kernels = if around.size > 1 { Some(Kernels::load(context, DataType::F32, checked)?) } else { None };
+    let mut took = Took { kernels: loading.elapsed(), ..Took::default() };
     let mut typed: Vec<Kernels> = Vec::new();
     let mut uuids = vec![offer.uuid];
     let mut multiprocessors = offer.multiprocessors;
@@ -233,6 +235,7 @@ pub(crate) fn set_up(
             }
         }
     };
+    let mapping = Instant::now();
     let (peers, detour) = match exchange_peers(&offer.to_bytes(), &mut open)? {
         Exchanged::All(peers) => (peers, None),
         Exchanged::Fallback(refusal) => (
@@ -252,6 +255,7 @@ pub(crate) fn set_up(
         }
     }
 
+    took.mapping = mapping.elapsed();
     let template = Args {
         own: arena.address(),
         segment: segment.as_ref().map_or(0, |segment| segment.device()),
@@ -280,6 +284,7 @@ pub(crate) fn set_up(
         peers,
         host_arenas,
         detour,
+        took,
         staged,
         nccl: None,
         common,
@@ -312,7 +317,10 @@ pub(crate) fn set_up(
     if around.size == 1 || device.staged {
         return Ok(device);
     }
-    if let Some(why) = device.prove_together(exchange_proof)? {
+    let proving = Instant::now();
+    let refused = device.prove_together(exchange_proof)?;
+    device.took.proof = proving.elapsed();
+    if let Some(why) = refused {
         // The way that lies is left, and the one through the host's memory is tried, unless it was that.
         device.peers.clear();
         device.detour = Some(why);

@@ -14,7 +14,7 @@ use super::collective::{Call, Collective};
 use super::data::Expected;
 use super::host::{slowest, sum};
 use super::nccl::{Kind, Nccl};
-use super::wire::{Calls, DeviceJob, Entry, Job, Place, SetUp};
+use super::wire::{Buffers, Calls, DeviceJob, Entry, Job, Place, SetUp};
 
 /// Calls that are timed one by one, in groups of as many events.
 const SINGLES: usize = 10_000;
@@ -102,8 +102,20 @@ impl<'a> Bench<'a> {
             bench.stream.get().synchronize(driver)?;
             let ms = slowest(comm, began.elapsed().as_secs_f64() * 1e3)?;
             set_up.push(SetUp { what: "libcomm on the GPUs, first call".into(), ms });
+            for (part, ms) in comm.device_set_up() {
+                set_up.push(SetUp { what: format!("of that, {part}"), ms: slowest(comm, ms)? });
+            }
             notes.extend(comm.staged_because().map(|why| format!("through the host: {why}")));
-            bench.variants.push(own);
+            if job.buffers.contains(&Buffers::Malloc) {
+                bench.variants.push(own);
+            }
+            if job.buffers.contains(&Buffers::Comm) {
+                let began = Instant::now();
+                let base = comm.alloc_device_raw(2 * most)? as Address;
+                let ms = slowest(comm, began.elapsed().as_secs_f64() * 1e3)?;
+                set_up.push(SetUp { what: format!("{} bytes allocated and registered", 2 * most), ms });
+                bench.variants.push(Variant { name: "libcomm, registered".into(), library: Library::Libcomm, base });
+            }
         }
         if how.nccl.is_some() || how.nccl_registered.is_some() {
             let kind = Kind::of(job.data_type, job.op)?;
