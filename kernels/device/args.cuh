@@ -40,8 +40,11 @@ struct Args {
     u32 blocks_at;   // of the ranks' blocks in the segment
     u32 chunk;       // which chunk of the call this launch waits for
     u32 check;       // a checked chunk has 1 << check bytes; 0: nothing is checked
-    u32 around;      // ring: this rank's position, and in the next two bytes the ranks after and before it
-    u64 slot;        // ring: bytes of a slot
+    u8 position;     // ring: this rank's
+    u8 next;         // ring: the rank after this one
+    u8 previous;     // ring: the rank before
+    u8 root;         // of a broadcast
+    u64 slot;        // ring: bytes of a slot; zero copy: where the own result lies (`zero.cuh`)
     u64 tag;         // type and op in one byte
 };
 

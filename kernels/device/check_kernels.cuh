@@ -44,17 +44,22 @@ __device__ __forceinline__ bool await_sum(const Args& a, u32 at, u64 epoch, u32 
     }
 }
 
+// Where the result is to be damaged.
+__device__ __forceinline__ void strike_result(const Args& a, u64 epoch, u32 chunk) {
+    const Fault& fault = control(a)->fault;
+    if (fault.kind == FLIP_RESULT && fault.epoch == epoch && fault.at < a.count && fault.at >> a.check == chunk && threadIdx.x == 0)
+        a.recv[fault.at] ^= u8(1u << (fault.bit & 7));
+    __threadfence();
+}
+
 // After the call. `a.chunk`: whether it went around a ring, so that only the previous rank's data came here.
 __device__ __forceinline__ void compare_sums(const Args& a) {
     if (*(volatile u32*)&control(a)->failed != NONE) return;
     const u64 epoch = *(volatile u64*)&control(a)->epoch[0];
     const u32 chunks = checks(a, a.count), peer = threadIdx.x;
     const bool talks = peer < a.size && peer != a.rank;
-    const Fault& fault = control(a)->fault;
     for (u32 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
-        if (fault.kind == FLIP_RESULT && fault.epoch == epoch && fault.at < a.count && fault.at >> a.check == chunk && threadIdx.x == 0)
-            a.recv[fault.at] ^= u8(1u << (fault.bit & 7));
-        __threadfence();
+        strike_result(a, epoch, chunk);
         const u64 sum = chunk_sum(a, a.recv, a.count, chunk);
         if (threadIdx.x == 0) *result_sum(a, chunk) = sum;
         if (talks) {
@@ -64,7 +69,7 @@ __device__ __forceinline__ void compare_sums(const Args& a) {
         }
     }
     __syncthreads();
-    const u32 previous = a.rank == 0 ? a.size - 1 : a.rank - 1;
+    const u32 previous = a.previous;
     for (u32 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
         if (talks) {
             u64 theirs;
@@ -77,5 +82,26 @@ __device__ __forceinline__ void compare_sums(const Args& a) {
             *came_sum(a, peer, chunk) = 0;
         }
         if (threadIdx.x == a.rank) *sent_sum(a, chunk) = 0;
+    }
+}
+
+// After a broadcast: everyone sums what it has, the root tells its sums, and the others compare.
+__device__ __forceinline__ void compare_with_root(const Args& a) {
+    if (*(volatile u32*)&control(a)->failed != NONE) return;
+    const u64 epoch = *(volatile u64*)&control(a)->epoch[0];
+    const u32 chunks = checks(a, a.count), peer = threadIdx.x;
+    for (u32 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+        strike_result(a, epoch, chunk);
+        const u64 sum = chunk_sum(a, a.recv, a.count, chunk);
+        if (threadIdx.x == 0) *result_sum(a, chunk) = sum;
+        if (a.rank == a.root && peer < a.size && peer != a.rank)
+            store_words(told_sum(a, peer, RESULT_AT, epoch, a.rank, chunk), sum, mix(sum, epoch));
+    }
+    if (a.rank == a.root || threadIdx.x != 0) return;
+    for (u32 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+        u64 theirs;
+        if (!await_sum(a, RESULT_AT, epoch, a.root, chunk, theirs)) return;
+        const u64 ours = *result_sum(a, chunk);
+        if (ours != theirs) return report(a, a.signature, CORRUPT, a.root, epoch, chunk, ours, theirs);
     }
 }

@@ -72,8 +72,9 @@ template <class T, int Depth, bool Whole> struct Units {
     const bool aligned;
     const u32 lane_at;
 
-    __device__ Units(const Args& a, u64 stride)
-        : a(a), bytes(a.count * sizeof(T)), units((bytes + UNIT_BYTES - 1) / UNIT_BYTES), stride(stride),
+    __device__ Units(const Args& a, u64 stride) : Units(a, stride, a.count * sizeof(T)) {}
+    __device__ Units(const Args& a, u64 stride, u64 bytes)
+        : a(a), bytes(bytes), units((bytes + UNIT_BYTES - 1) / UNIT_BYTES), stride(stride),
           aligned(Whole || all_aligned(a, 16)), lane_at(16 * (threadIdx.x & 31)) {}
 
     __device__ __forceinline__ u64 place(u64 unit, int k) const { return (unit + k * stride) * UNIT_BYTES + lane_at; }

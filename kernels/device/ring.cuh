@@ -22,9 +22,8 @@ struct Channel {
         return arena + a.bulk_at + (epoch & 1) * a.bulk_bytes + (u64(blockIdx.x) * RING_SLOTS + number % RING_SLOTS) * a.slot;
     }
     __device__ u64* counter(u32 rank, u32 at) const { return (u64*)(a.arena[rank] + at) + 16 * blockIdx.x; }
-    __device__ u32 position() const { return a.around & 0xff; }
-    __device__ u32 next() const { return a.around >> 8 & 0xff; }
-    __device__ u32 previous() const { return a.around >> 16 & 0xff; }
+    __device__ u32 next() const { return a.next; }
+    __device__ u32 previous() const { return a.previous; }
 
     __device__ void await_slot() {
         if (sent >= RING_SLOTS && !failed)
@@ -109,7 +108,7 @@ template <class T> __device__ void ring_all_reduce(const Args& a) {
         size = (size + pack - 1) / pack * pack;
         if (size > piece) size = piece;
         auto move = [&](u32 back, bool receive, bool reduce, bool keep, bool send, bool last) {
-            u32 share = (channel.position() + 2 * n - back) % n;
+            u32 share = (a.position + 2 * n - back) % n;
             u64 at = base + (u64(blockIdx.x) * n + share) * size;
             u64 count = at >= a.count ? 0 : a.count - at < size ? a.count - at : size;
             channel.template step<T>(count == 0 ? 0 : at, count, receive, reduce, keep, send, last);

@@ -4,7 +4,7 @@
 pub const MAX_RANKS: usize = 8;
 /// Most chunks of a call of the copy engine.
 pub const MAX_CHUNKS: usize = 24;
-/// Words of one source in an arena.
+/// Words of one source in an arena; most blocks of a broadcast.
 pub const SLOTS: u32 = 64;
 /// Where the proof counts what is wrong.
 pub const PROOF_AT: u64 = 1024;
@@ -14,6 +14,10 @@ pub const KEPT_AT: u64 = 1280;
 pub const ARRIVED_AT: u64 = 8192;
 /// Where an arena's words end and its lines begin.
 pub const LL_AT: u64 = 163_840;
+/// Where this GPU finds the peers' windows: one address for each of [`WINDOWS`] of each rank.
+pub const WINDOWS_AT: u64 = 106_496;
+/// Windows of a rank at a time.
+pub const WINDOWS: usize = 64;
 /// Most chunks of a message that are checked each for itself.
 pub const CHECKS: u64 = 64;
 /// Half of a word of pushed data that has not come (`push.cuh`).
@@ -80,9 +84,15 @@ pub struct Args {
     pub chunk: u32,
     /// A checked chunk has 1 << check bytes; 0: nothing is checked.
     pub check: u32,
-    /// Ring: this rank's position, and in the next two bytes the ranks after and before it.
-    pub around: u32,
-    /// Ring: bytes of a slot.
+    /// Ring: this rank's position.
+    pub position: u8,
+    /// Ring: the rank after this one.
+    pub next: u8,
+    /// Ring: the rank before.
+    pub previous: u8,
+    /// Of a broadcast.
+    pub root: u8,
+    /// Ring: bytes of a slot. Zero copy: number of the own result's window + 1 in the upper 16 bits, offset below; or 0.
     pub slot: u64,
     /// Type and op in one byte, never 0.
     pub tag: u64,

@@ -8,7 +8,7 @@ pub mod probe;
 #[derive(Clone, Copy, Debug)]
 pub struct Image {
     /// Its element type for kernels that move chunks, `direct_` and the type for those that send straight to the peers
-    /// (with `_sm90` for GPUs whose kernels may begin before the last one ended), or `common`.
+    /// (with `_sm90` for GPUs whose kernels may begin before the last one ended), `broadcast`, `zero_` and the type, or `common`.
     pub name: &'static str,
     /// PTX, NUL-terminated, as the driver wants it.
     pub ptx: &'static str,
@@ -32,7 +32,10 @@ pub const IMAGES: &[Image] = images![
     "direct_f64_sm90", "direct_f32_sm90", "direct_f16_sm90", "direct_bf16_sm90", "direct_i8_sm90",
     "direct_u8_sm90", "direct_i32_sm90", "direct_u32_sm90", "direct_i64_sm90", "direct_u64_sm90",
     "f64.checked", "f32.checked", "f16.checked", "bf16.checked", "i8.checked",
-    "u8.checked", "i32.checked", "u32.checked", "i64.checked", "u64.checked"
+    "u8.checked", "i32.checked", "u32.checked", "i64.checked", "u64.checked",
+    "broadcast", "broadcast_sm90", "broadcast.checked",
+    "zero_f64", "zero_f32", "zero_f16", "zero_bf16", "zero_i8",
+    "zero_u8", "zero_i32", "zero_u32", "zero_i64", "zero_u64"
 ];
 
 /// The image of that name.
@@ -51,6 +54,16 @@ mod tests {
             assert!(ptx.contains(&format!(".version 8.0\n.target {target}\n")), "{name}");
             let direct = name.strip_prefix("direct_").map(|name| name.trim_end_matches("_sm90"));
             let checked = name.strip_suffix(".checked");
+            if name.starts_with("broadcast") {
+                let kinds = ["ll", "push", "push_any", "ring", "check"];
+                assert!(kinds.iter().all(|kind| ptx.contains(&format!(".entry broadcast_{kind}("))), "{name}");
+                assert_eq!(ptx.matches("griddepcontrol.wait").count(), if target == "sm_90" { 3 } else { 0 }, "{name}");
+                continue;
+            }
+            if let Some(data_type) = name.strip_prefix("zero_") {
+                assert!(["zero", "zero_any"].iter().all(|kind| ptx.contains(&format!(".entry {kind}_{data_type}("))));
+                continue;
+            }
             let (kinds, data_type): (&[&str], &str) = match (direct, checked) {
                 (Some(data_type), _) => (&["ll", "ll_any", "push", "push_any"], data_type),
                 (_, Some(data_type)) => (&["ll", "ll_any", "push", "push_any", "copy", "copy_any", "ring"], data_type),

@@ -157,6 +157,10 @@ COMM_API comm_result_t comm_allgatherv(const comm_t *comm, const void *send, voi
 COMM_API comm_result_t comm_broadcast(const comm_t *comm, void *buffer, size_t count,
                                       comm_type_t type, int root);
 
+/* The same on memory that a GPU reaches, in the order of stream: as comm_allreduce_stream. */
+COMM_API comm_result_t comm_broadcast_stream(const comm_t *comm, void *buffer, size_t count,
+                                             comm_type_t type, int root, void *stream);
+
 /*
  * Reduces count elements over all ranks into the root's recv; the others' is
  * not looked at. In place where send == recv.
@@ -239,6 +243,28 @@ COMM_API comm_result_t comm_dup(const comm_t *comm, comm_t **copy);
  */
 COMM_API comm_result_t comm_alloc(const comm_t *comm, size_t bytes, void **address);
 COMM_API comm_result_t comm_free(const comm_t *comm, void *address);
+
+/*
+ * Registers bytes of this rank's GPU memory at address, together with all ranks,
+ * each with its own: peers may then write results straight into it, in calls
+ * that go that way. All other calls go as without, and on GPUs that cannot map
+ * each other's memory this does nothing. All ranks call both in the same order.
+ * comm_deregister takes the same address, waits for all work of the GPU, and
+ * comes before the memory is freed: a result in memory that was freed since, or
+ * that begins in a registered range and ends behind it, is refused. Memory of a
+ * kind that cannot be shared, on any rank, is COMM_ERROR_INVALID_ARGUMENT on all,
+ * and works as unregistered memory does.
+ */
+COMM_API comm_result_t comm_register(const comm_t *comm, void *address, size_t bytes);
+COMM_API comm_result_t comm_deregister(const comm_t *comm, void *address);
+
+/*
+ * Zeroed memory of the current context's GPU, or of this rank's if there is no
+ * context, registered together with all ranks; comm_free_device is called by all
+ * as well, and ignores NULL. It ends with the communicator, too.
+ */
+COMM_API comm_result_t comm_alloc_device(const comm_t *comm, size_t bytes, void **address);
+COMM_API comm_result_t comm_free_device(const comm_t *comm, void *address);
 
 /*
  * Leaves together with all ranks. The communicator is gone afterwards, whatever

@@ -8,6 +8,7 @@
 mod arguments;
 mod calls;
 mod codes;
+mod device;
 mod requests;
 
 use std::cell::RefCell;

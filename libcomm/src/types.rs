@@ -43,13 +43,15 @@ pub enum Operation {
     Split = 17,
     /// A new communicator is made with the same ranks.
     Dup = 18,
+    /// Memory of the GPUs is registered, or no longer.
+    Register = 19,
 }
 
 impl Operation {
     /// From its number in shared memory.
     pub(crate) fn from_number(number: u8) -> Option<Operation> {
         use Operation::*;
-        const ALL: [Operation; 18] = [
+        const ALL: [Operation; 19] = [
             Barrier,
             AllReduce,
             Broadcast,
@@ -68,6 +70,7 @@ impl Operation {
             SendRecv,
             Split,
             Dup,
+            Register,
         ];
         ALL.into_iter().find(|o| *o as u8 == number)
     }
@@ -94,6 +97,7 @@ impl fmt::Display for Operation {
             Operation::SendRecv => "sendrecv",
             Operation::Split => "split",
             Operation::Dup => "dup",
+            Operation::Register => "register",
         })
     }
 }

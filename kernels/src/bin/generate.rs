@@ -37,6 +37,16 @@ fn main() -> anyhow::Result<()> {
         images.push((format!("direct_{name}_sm90"), "direct.cu", "compute_90", defines));
         images.push((format!("{name}.checked"), "checked.cu", "compute_70", checked));
     }
+    // Last, since what the compiler numbers goes on from image to image.
+    images.extend([
+        ("broadcast".to_owned(), "broadcast.cu", "compute_70", vec![]),
+        ("broadcast_sm90".to_owned(), "broadcast.cu", "compute_90", vec![]),
+        ("broadcast.checked".to_owned(), "broadcast.cu", "compute_70", vec!["-DCHECKED=1".to_owned()]),
+    ]);
+    for (name, element) in TYPES {
+        let defines = vec![format!("-DELEMENT={element}"), format!("-DNAME={name}")];
+        images.push((format!("zero_{name}"), "zero.cu", "compute_70", defines));
+    }
     for (name, source, arch, defines) in images {
         let ptx = compile(root, source, arch, defines)?;
         let path = root.join("ptx").join(format!("{name}.ptx"));

@@ -94,9 +94,9 @@ fn job(args: &BenchArgs, messages: &[Message]) -> Result<Job, Refused> {
         return Err(Refused::new(format!("{} is for integers, not for {}", args.op, words::type_name(args.data_type)))
             .try_instead("-d int32"));
     }
-    if args.device && args.collective != Collective::AllReduce {
+    if args.device && !programs::bench::device::DEVICE.contains(&args.collective) {
         return Err(Refused::new(format!("{} is not measured between GPUs", args.collective.name()))
-            .because("libcomm has allreduce there")
+            .because("libcomm has allreduce and broadcast there")
             .try_instead("`prun bench allreduce --device`"));
     }
     let buffers = match args.alloc {

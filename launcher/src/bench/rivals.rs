@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 
 use comm::env;
+use programs::bench::collective::Collective;
 use programs::bench::wire::{DeviceJob, Hello, Job, Place, SetUp};
 
 use super::args::{BenchArgs, Rival};
@@ -76,6 +77,11 @@ pub fn contestants(args: &BenchArgs, job: &Job) -> Result<(Vec<Contestant>, Told
             };
             return Err(Refused::new(what).try_instead(try_));
         }
+    }
+    if args.against.contains(&Rival::Torch) && job.collective != Collective::AllReduce {
+        return Err(
+            Refused::new("PyTorch's symmetric memory is measured with allreduce only").try_instead("--against nccl")
+        );
     }
     let mut told = Told::default();
     let mut all = Vec::new();

@@ -19,18 +19,21 @@ pub struct Case {
     pub ends_well: bool,
     /// Seconds after which it hangs.
     pub limit_s: u64,
+    /// Jobs that are started after it, one after the other, and whose starts are compared.
+    pub starts: u32,
 }
 
 const fn host(name: &'static str, ranks: u32, word: &'static str, tries: &'static str) -> Case {
-    Case { name, tries, gpus: 0, ranks, word, options: &["--map-by", "none"], ends_well: true, limit_s: 120 }
+    let options: &[&str] = &["--map-by", "none"];
+    Case { name, tries, gpus: 0, ranks, word, options, ends_well: true, limit_s: 120, starts: 0 }
 }
 
 const fn pair(name: &'static str, word: &'static str, tries: &'static str) -> Case {
-    Case { name, tries, gpus: 2, ranks: 2, word, options: &[], ends_well: true, limit_s: 60 }
+    Case { name, tries, gpus: 2, ranks: 2, word, options: &[], ends_well: true, limit_s: 60, starts: 0 }
 }
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 18] = [
+pub const CASES: [Case; 19] = [
     host("host-2", 2, "host", "every collective, type and operation in host memory"),
     host("host-5", 5, "host", "the same"),
     Case {
@@ -51,6 +54,12 @@ pub const CASES: [Case; 18] = [
         ends_well: false,
         limit_s: 30,
         ..pair("killed-graph", "killed-graph", "a rank killed in the middle of replays")
+    },
+    Case {
+        ends_well: false,
+        limit_s: 30,
+        starts: 20,
+        ..pair("restart", "killed", "memory and starts after a rank was killed")
     },
     Case { limit_s: 20, ..pair("late", "late", "a rank that comes two seconds late") },
     Case { options: &["--verify"], limit_s: 120, ..pair("verify", "pair", "the same, every transfer verified") },

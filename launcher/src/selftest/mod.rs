@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod cases;
+mod starts;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -40,6 +41,8 @@ struct Ran {
 enum Verdict {
     /// With so many parts.
     Passed(usize),
+    /// With figures.
+    Measured(String),
     /// And why.
     Failed(String),
     /// And why.
@@ -64,11 +67,15 @@ pub fn run(args: &SelftestArgs, inherited: &[(OsString, OsString)]) -> Result<Do
             Some(why) => Verdict::Skipped(why),
             None => {
                 say_running(&case);
+                let before = (case.starts > 0).then(starts::InUse::now);
                 let output = job(&case, inherited).output().map_err(cannot_start)?;
                 if let Some(log) = &mut log {
                     log.add(&case, &output)?;
                 }
-                judge(&case, &output)
+                match (judge(&case, &output), before) {
+                    (Verdict::Passed(_), Some(before)) => starts::follow(&case, &before, inherited)?,
+                    (verdict, _) => verdict,
+                }
             }
         };
         results.push(Ran { case, verdict, time: began.elapsed() });
@@ -78,7 +85,7 @@ pub fn run(args: &SelftestArgs, inherited: &[(OsString, OsString)]) -> Result<Do
     let failed = results.iter().any(|result| match result.verdict {
         Verdict::Failed(_) => true,
         Verdict::Skipped(_) => skips_fail,
-        Verdict::Passed(_) => false,
+        Verdict::Passed(_) | Verdict::Measured(_) => false,
     });
     let mut text = shown(&results);
     if skips_fail {
@@ -193,6 +200,7 @@ fn shown(results: &[Ran]) -> String {
         };
         let (verdict, words) = match &result.verdict {
             Verdict::Passed(parts) => ("passed", format!("{}: {parts} parts", result.case.tries)),
+            Verdict::Measured(figures) => ("passed", format!("{}: {figures}", result.case.tries)),
             Verdict::Failed(why) => ("FAILED", why.clone()),
             Verdict::Skipped(why) => ("skipped", why.clone()),
         };
@@ -204,7 +212,7 @@ fn shown(results: &[Ran]) -> String {
     let _ = writeln!(
         text,
         "{} passed, {} failed, {} skipped",
-        count(|verdict| matches!(verdict, Verdict::Passed(_))),
+        count(|verdict| matches!(verdict, Verdict::Passed(_) | Verdict::Measured(_))),
         count(|verdict| matches!(verdict, Verdict::Failed(_))),
         count(|verdict| matches!(verdict, Verdict::Skipped(_)))
     );

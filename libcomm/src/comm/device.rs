@@ -1,4 +1,4 @@
-//! AllReduce on memory that a GPU reaches: in the order of a stream, or through the host.
+//! AllReduce and broadcast on memory that a GPU reaches: in the order of a stream, or through the host.
 #![expect(unsafe_code, reason = "device calls take addresses")]
 
 use std::ffi::c_void;
@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 use super::Comm;
 use super::check::{Buffers, Call};
 use crate::cuda::{self, StreamRef};
+use crate::device::broadcast::BroadcastCall;
 use crate::device::nccl::{Nccl, UniqueId};
 use crate::device::plan::{Path, Plan};
 use crate::device::{self, Device, DeviceCall, STAGED_CHUNK};
@@ -86,21 +87,14 @@ impl Comm {
         if !op.is_on_device() || !DataType::ON_DEVICE.contains(&data_type) {
             return Err(CommError::invalid(operation, format!("{op} of {data_type} is done on the host only")));
         }
-        if self.core.job.guard.is_fork() {
-            return Err(CommError::Forked);
-        }
-        if !self.core.is_jobs_own() {
-            let why = "GPU memory is reduced over all ranks of the job only, not on a communicator that was split off";
-            return Err(CommError::invalid(operation, why));
-        }
+        self.may_use_device(operation)?;
         let stream = StreamRef::new(stream);
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
-        let device = self.set_up_device(&mut slot, send as u64, recv as u64, stream)?;
-        if let Some(error) = device.trouble(self.core.job.view(), self.rank()) {
-            return self.call(Call::plain(operation), |_| Err(error));
-        }
-        let call = DeviceCall { send: send as u64, recv: recv as u64, count: count as u64, data_type, op, stream };
-        if count == 0 || (self.size() == 1 && send.cast_mut() == recv) {
+        let device = self.ready_device(operation, &mut slot, send as u64, recv as u64, stream)?;
+        let place = device.place_of(recv as u64, bytes as u64).map_err(|why| CommError::invalid(operation, why))?;
+        let (send, recv) = (send as u64, recv as u64);
+        let call = DeviceCall { send, recv, count: count as u64, data_type, op, stream, place };
+        if count == 0 || (self.size() == 1 && send == recv) {
             return Ok(());
         }
         let record = Call { data_type: Some(data_type), op: Some(op), count, ..Call::plain(operation) };
@@ -131,13 +125,7 @@ impl Comm {
     /// Through the host: waits for the stream, reduces there chunk by chunk, and waits until the result is back.
     fn all_reduce_staged(&self, device: &mut Device, call: &DeviceCall, bytes: usize) -> Result<(), CommError> {
         let driver = device.context().driver();
-        if call.stream.is_capturing(driver)? {
-            let why = device.detour().unwrap_or("it is asked for");
-            return Err(CommError::invalid(
-                Operation::AllReduce,
-                format!("data goes through the host, which cannot be captured: {why}"),
-            ));
-        }
+        refuse_capture(Operation::AllReduce, device, call.stream)?;
         let (staging, context, element) = (device.staging()?, device.context(), call.data_type.bytes());
         for at in (0..bytes).step_by(STAGED_CHUNK) {
             let (length, place) = (STAGED_CHUNK.min(bytes - at), staging as u64);
@@ -154,18 +142,125 @@ impl Comm {
         Ok(())
     }
 
+    /// Puts the root's buffer, on memory that a GPU reaches, into everyone's, in the order of `stream` (null: the default
+    /// stream). Returns before it is done and can be captured, as
+    /// [`all_reduce_stream_raw`](Comm::all_reduce_stream_raw), which also says how errors are reported.
+    ///
+    /// # Safety
+    /// `buffer` is valid for `count` elements until the stream is through, and nobody else touches it meanwhile; `stream`
+    /// is one of the current context.
+    pub unsafe fn broadcast_stream_raw(
+        &self,
+        buffer: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        root: u32,
+        stream: *mut c_void,
+    ) -> Result<(), CommError> {
+        // SAFETY: the caller's.
+        unsafe { self.broadcast_tuned(buffer, count, data_type, root, stream, self.core.job.settings.path) }
+    }
+
+    /// The same by a path of the caller's own, the same on all ranks. For tests.
+    ///
+    /// # Safety
+    /// As there.
+    #[doc(hidden)]
+    pub unsafe fn broadcast_tuned(
+        &self,
+        buffer: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        root: u32,
+        stream: *mut c_void,
+        forced: Option<Path>,
+    ) -> Result<(), CommError> {
+        let operation = Operation::Broadcast;
+        let bytes = Buffers { operation, send: buffer, recv: buffer, data_type }.check(count, 1, 1, 0)?;
+        self.is_rank(operation, root)?;
+        self.may_use_device(operation)?;
+        let stream = StreamRef::new(stream);
+        let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = self.ready_device(operation, &mut slot, buffer as u64, buffer as u64, stream)?;
+        if count == 0 || self.size() == 1 {
+            return Ok(());
+        }
+        let record = Call { data_type: Some(data_type), root: Some(root), count, ..Call::plain(operation) };
+        let plan = device.plan_broadcast(bytes as u64, forced);
+        let (buffer, bytes, count) = (buffer as u64, bytes as u64, count as u64);
+        let call = BroadcastCall { buffer, bytes, count, data_type, root, stream };
+        match plan.path {
+            Path::Staged => self.broadcast_staged(device, &call),
+            Path::Nccl => self.call(record, |_| device.broadcast_by_nccl(&call)),
+            _ => self.call(record, |_| Ok(device.broadcast(&call, &plan)?)),
+        }
+    }
+
+    /// Through the host: waits for the stream, and until the data is there.
+    fn broadcast_staged(&self, device: &mut Device, call: &BroadcastCall) -> Result<(), CommError> {
+        let driver = device.context().driver();
+        refuse_capture(Operation::Broadcast, device, call.stream)?;
+        let (staging, context, bytes) = (device.staging()?, device.context(), call.bytes as usize);
+        for at in (0..bytes).step_by(STAGED_CHUNK) {
+            let (length, place) = (STAGED_CHUNK.min(bytes - at), call.buffer + at as u64);
+            // SAFETY: the caller's buffer and our staging, each valid for that chunk; the stream is waited for before
+            // anyone else touches the staging.
+            unsafe {
+                if self.rank() == call.root {
+                    cuda::memory::copy_async(context, staging as u64, place, length, call.stream)?;
+                    call.stream.synchronize(driver)?;
+                }
+                self.broadcast_host(staging.cast(), length / call.data_type.bytes(), call.data_type, call.root)?;
+                if self.rank() != call.root {
+                    cuda::memory::copy_async(context, place, staging as u64, length, call.stream)?;
+                    call.stream.synchronize(driver)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this communicator has a GPU side at all.
+    pub(super) fn may_use_device(&self, operation: Operation) -> Result<(), CommError> {
+        if self.core.job.guard.is_fork() {
+            return Err(CommError::Forked);
+        }
+        if !self.core.is_jobs_own() {
+            let why = "GPU memory is for calls over all ranks of the job, not on a communicator that was split off";
+            return Err(CommError::invalid(operation, why));
+        }
+        Ok(())
+    }
+
+    /// The GPU side, set up if it is not yet, and an error if an earlier call on it has failed since it returned.
+    pub(super) fn ready_device<'a>(
+        &self,
+        operation: Operation,
+        slot: &'a mut Option<Device>,
+        send: u64,
+        recv: u64,
+        stream: StreamRef,
+    ) -> Result<&'a mut Device, CommError> {
+        let device = self.set_up_device(operation, slot, send, recv, stream)?;
+        match device.trouble(self.core.job.view(), self.rank()) {
+            Some(error) => self.call(Call::plain(operation), |_| Err(error)),
+            None => Ok(device),
+        }
+    }
+
     /// Sets up the GPU side at the first call on device memory, which all ranks make together.
     fn set_up_device<'a>(
         &self,
+        operation: Operation,
         slot: &'a mut Option<Device>,
         send: u64,
         recv: u64,
         stream: StreamRef,
     ) -> Result<&'a mut Device, CommError> {
         if slot.is_none() {
-            let Some(ordinal) = device::device_of(send, recv)? else {
+            let Some(ordinal) = device::device_of(operation, send, recv)? else {
                 let why = "no GPU reaches these buffers: they are plain host memory";
-                return Err(CommError::invalid(Operation::AllReduce, why));
+                return Err(CommError::invalid(operation, why));
             };
             let around = device::Around {
                 mapping: &self.core.job.mapping,
@@ -216,6 +311,15 @@ impl Comm {
         slot.as_ref().and_then(|device| device.detour().map(str::to_owned))
     }
 
+    /// Milliseconds of parts of the GPUs' set-up, once there was one. For the benchmark.
+    #[doc(hidden)]
+    pub fn device_set_up(&self) -> Vec<(&'static str, f64)> {
+        let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(took) = slot.as_ref().map(Device::took) else { return Vec::new() };
+        let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+        vec![("kernels", ms(took.kernels)), ("mapping", ms(took.mapping)), ("proof", ms(took.proof))]
+    }
+
     /// Whether calls on device memory wait for their stream and cannot be captured: the host reduces.
     #[doc(hidden)]
     pub fn is_staged(&self) -> bool {
@@ -249,4 +353,13 @@ impl Comm {
         };
         device.join_nccl(nccl, id, self.rank()).map_err(failed)
     }
+}
+
+/// A call that waits for its stream cannot be part of a graph.
+fn refuse_capture(operation: Operation, device: &Device, stream: StreamRef) -> Result<(), CommError> {
+    if !stream.is_capturing(device.context().driver())? {
+        return Ok(());
+    }
+    let why = device.detour().unwrap_or("it is asked for");
+    Err(CommError::invalid(operation, format!("data goes through the host, which cannot be captured: {why}")))
 }

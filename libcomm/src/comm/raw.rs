@@ -28,7 +28,10 @@ impl Comm {
         data_type: DataType,
         op: Op,
     ) -> Result<(), CommError> {
-        if cuda::sys::is_loaded() && count != 0 && device::device_of(send as u64, recv as u64)?.is_some() {
+        if cuda::sys::is_loaded()
+            && count != 0
+            && device::device_of(Operation::AllReduce, send as u64, recv as u64)?.is_some()
+        {
             // SAFETY: the caller's, in the default stream.
             return unsafe { self.all_reduce_stream_raw(send, recv, count, data_type, op, std::ptr::null_mut()) };
         }
@@ -145,9 +148,28 @@ impl Comm {
         root: u32,
     ) -> Result<(), CommError> {
         let operation = Operation::Broadcast;
-        let bytes = Buffers { operation, send: buffer, recv: buffer, data_type }.check(count, 1, 1, 0)?;
+        Buffers { operation, send: buffer, recv: buffer, data_type }.check(count, 1, 1, 0)?;
         self.is_rank(operation, root)?;
-        let call = Call { data_type: Some(data_type), root: Some(root), count, ..Call::plain(operation) };
+        let on_device = || device::device_of(operation, buffer as u64, buffer as u64);
+        if cuda::sys::is_loaded() && count != 0 && on_device()?.is_some() {
+            // SAFETY: the caller's, in the default stream.
+            return unsafe { self.broadcast_stream_raw(buffer, count, data_type, root, std::ptr::null_mut()) };
+        }
+        // SAFETY: the caller's.
+        unsafe { self.broadcast_host(buffer, count, data_type, root) }
+    }
+
+    /// # Safety
+    /// As for [`broadcast_raw`](Comm::broadcast_raw), on host memory; the arguments were looked at.
+    pub(super) unsafe fn broadcast_host(
+        &self,
+        buffer: *mut c_void,
+        count: usize,
+        data_type: DataType,
+        root: u32,
+    ) -> Result<(), CommError> {
+        let bytes = count * data_type.bytes();
+        let call = Call { data_type: Some(data_type), root: Some(root), count, ..Call::plain(Operation::Broadcast) };
         // SAFETY: the caller's buffer.
         self.call(call, |steps| unsafe { broadcast::run(steps, buffer.cast(), buffer.cast(), bytes, root) })
     }

@@ -56,7 +56,10 @@ impl Comm {
         data_type: DataType,
         op: Op,
     ) -> Result<Request<'_, ()>, CommError> {
-        if cuda::sys::is_loaded() && count != 0 && device::device_of(send as u64, recv as u64)?.is_some() {
+        if cuda::sys::is_loaded()
+            && count != 0
+            && device::device_of(Operation::AllReduce, send as u64, recv as u64)?.is_some()
+        {
             let why = "on GPU memory the call in a stream returns at once anyway";
             return Err(CommError::invalid(Operation::AllReduce, why));
         }

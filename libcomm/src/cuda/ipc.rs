@@ -12,11 +12,15 @@ pub struct Handle(pub [u8; 64]);
 impl Handle {
     /// The handle of a buffer.
     pub fn of(buffer: &DeviceBuffer) -> Result<Handle> {
-        let context = buffer.context();
+        Handle::of_allocation(buffer.context(), buffer.address())
+    }
+
+    /// The handle of the allocation that begins there, whoever owns it; memory of some kinds has none.
+    pub fn of_allocation(context: Context, base: Address) -> Result<Handle> {
         let _bound = context.bind()?;
         let mut handle = IpcHandle([0; 64]);
-        // SAFETY: the base of a live allocation.
-        unsafe { context.driver().ipc_handle(&mut handle, buffer.address()) }?;
+        // SAFETY: writes 64 bytes; an address that is none of an allocation is refused.
+        unsafe { context.driver().ipc_handle(&mut handle, base) }?;
         Ok(Handle(handle.0))
     }
 }

@@ -145,6 +145,12 @@ impl HostBuffer {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+
+    /// Makes it all zero again. No kernel writes to it meanwhile.
+    pub fn clear(&mut self) {
+        // SAFETY: ours, that long.
+        unsafe { self.host.cast::<u8>().write_bytes(0, self.bytes) };
+    }
 }
 
 impl Drop for HostBuffer {

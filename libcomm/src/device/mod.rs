@@ -7,15 +7,19 @@
 #![expect(unsafe_code, reason = "launches kernels on addresses")]
 
 pub(crate) mod arena;
+pub(crate) mod broadcast;
 pub(crate) mod full;
 mod host_arena;
 pub(crate) mod nccl;
 pub(crate) mod plan;
+mod registry;
 mod seen;
 mod setup;
 mod told;
+mod windows;
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use kernels::args::{self, Args, CopyArgs, Record};
 
@@ -48,11 +52,16 @@ pub(crate) struct Device {
     host_arenas: Vec<Registered>,
     /// Why data goes through the host's memory, on all ranks.
     detour: Option<String>,
+    /// What took how long at set-up.
+    took: Took,
     /// Whether kernels may not wait for each other there either, so that the host reduces.
     staged: bool,
     nccl: Option<NcclComm>,
     common: Option<Common>,
+    broadcast: Option<broadcast::Kernels>,
     kernels: [Option<Kernels>; DataType::ALL.len()],
+    zero: [Option<ZeroKernels>; DataType::ALL.len()],
+    windows: windows::Windows,
     /// Whether the kernels are those that sum what arrives, and whether the sums are compared.
     checked: bool,
     compares: bool,
@@ -74,6 +83,17 @@ pub(crate) struct Device {
     /// Must go before the mapping of the segment does.
     _segment: Option<Registered>,
     arena: DeviceBuffer,
+}
+
+/// Parts of the set-up, which wait for the slowest rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Took {
+    /// Until the kernels were loaded: compiled by the driver, or out of its cache.
+    pub(crate) kernels: Duration,
+    /// Until all had mapped each other's memory.
+    pub(crate) mapping: Duration,
+    /// Until all had proven it.
+    pub(crate) proof: Duration,
 }
 
 /// How a peer's arena is reached.
@@ -159,6 +179,22 @@ impl Kernels {
     }
 }
 
+/// Loaded by the first zero-copy call of a type: few programs make one.
+#[derive(Clone, Copy)]
+struct ZeroKernels {
+    /// On buffers that are aligned and end with a whole pack; `any` on all others.
+    whole: Function,
+    any: Function,
+}
+
+impl ZeroKernels {
+    fn load(context: Context, data_type: DataType) -> Result<ZeroKernels, CudaError> {
+        let module = load(context, &format!("zero_{data_type}"))?;
+        let function = |kind: &str| module.function(&format!("{kind}_{data_type}"));
+        Ok(ZeroKernels { whole: function("zero")?, any: function("zero_any")? })
+    }
+}
+
 /// One call, as the caller made it.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceCall {
@@ -168,6 +204,8 @@ pub(crate) struct DeviceCall {
     pub(crate) data_type: DataType,
     pub(crate) op: Op,
     pub(crate) stream: StreamRef,
+    /// Where the result lies in registered memory, as the peer is told; 0: it does not.
+    pub(crate) place: u64,
 }
 
 impl DeviceCall {
@@ -181,9 +219,8 @@ impl DeviceCall {
     }
 }
 
-/// Whether an AllReduce on these addresses is one of the device's: `None` if both are the host's alone.
-pub(crate) fn device_of(send: Address, recv: Address) -> Result<Option<u32>, CommError> {
-    let operation = Operation::AllReduce;
+/// Whether a call on these addresses is one of the device's: `None` if both are the host's alone.
+pub(crate) fn device_of(operation: Operation, send: Address, recv: Address) -> Result<Option<u32>, CommError> {
     let driver = crate::cuda::Driver::get().map_err(CommError::Cuda)?;
     let kind = |address| PointerKind::of(driver, address).map_err(CommError::Cuda);
     match (kind(send)?, if send == recv { kind(send)? } else { kind(recv)? }) {
@@ -209,6 +246,10 @@ impl Device {
         self.detour.as_deref()
     }
 
+    pub(crate) fn took(&self) -> Took {
+        self.took
+    }
+
     /// Whether the host reduces, so that calls wait for their stream.
     pub(crate) fn is_staged(&self) -> bool {
         self.staged
@@ -220,6 +261,8 @@ impl Device {
 
     /// The plan for a message, which tests and the benchmark may change.
     pub(crate) fn plan(&self, bytes: u64, forced: Option<Path>) -> Plan {
+        // Zero copy does not sum what arrives.
+        let forced = forced.filter(|path| *path != Path::ZeroCopy || !self.checked);
         match self.staged {
             true => Plan { path: Path::Staged, ..plan::plan(&self.machine, bytes, None) },
             false => plan::plan(&self.machine, bytes, forced),
@@ -295,8 +338,13 @@ impl Device {
             }
             Path::Push if call.is_whole(16) => kernels.push,
             Path::Push => kernels.push_any,
+            Path::ZeroCopy => {
+                args.slot = call.place;
+                let zero = self.zero_kernels(call.data_type)?;
+                if call.is_whole(16) { zero.whole } else { zero.any }
+            }
             Path::Ring => {
-                args.slot = (args.bulk_bytes / (u64::from(blocks) * args::RING_SLOTS) / 4096 * 4096).min(1 << 18);
+                args.slot = ring_slot(&args, blocks);
                 kernels.ring
             }
             Path::Copy => {
@@ -443,6 +491,16 @@ impl Device {
         Ok(kernels)
     }
 
+    fn zero_kernels(&mut self, data_type: DataType) -> Result<ZeroKernels, CudaError> {
+        let place = data_type as usize - 1;
+        if let Some(kernels) = self.zero[place] {
+            return Ok(kernels);
+        }
+        let kernels = ZeroKernels::load(self.context, data_type)?;
+        self.zero[place] = Some(kernels);
+        Ok(kernels)
+    }
+
     /// Room on the host through which staged calls go.
     pub(crate) fn staging(&mut self) -> Result<*mut u8, CudaError> {
         if self.staging.is_none() {
@@ -454,6 +512,7 @@ impl Device {
     /// Waits for all work, then lets go of what belongs to the peers. They may free it once all have done so.
     pub(crate) fn close_peers(&mut self) -> Result<(), CudaError> {
         let waited = self.context.synchronize();
+        self.windows.close();
         self.peers.clear();
         self.host_arenas.clear();
         waited
@@ -464,10 +523,16 @@ impl Device {
     pub(crate) fn abandon(mut self) {
         let _ = self.close_peers();
         if self.machine.ranks > 1 {
-            let Device { arena, .. } = self;
+            let Device { arena, windows, .. } = self;
+            windows.leak();
             arena.leak();
         }
     }
+}
+
+/// Bytes of a slot of the ring, where so many blocks share the room.
+fn ring_slot(args: &Args, blocks: u32) -> u64 {
+    (args.bulk_bytes / (u64::from(blocks) * args::RING_SLOTS) / 4096 * 4096).min(1 << 18)
 }
 
 /// A message is checked in chunks of `1 << shift` bytes: at least a page, and no more than there is room for.
@@ -500,10 +565,10 @@ fn load(context: Context, name: &str) -> Result<Module, CudaError> {
 fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
     let signature = |word: u64| Signature {
         number: record.epoch,
-        operation: Operation::AllReduce,
+        operation: if word >> 8 & broadcast::IS_BROADCAST == 0 { Operation::AllReduce } else { Operation::Broadcast },
         data_type: DataType::from_number(word as u8),
         op: Op::from_number((word >> 8) as u8),
-        root: None,
+        root: (word >> 8 & broadcast::IS_BROADCAST != 0).then_some((word >> 8) as u32 & 0x7f),
         count: word >> 16,
         communicator: 0,
         tag: None,

@@ -7,10 +7,12 @@ use std::ffi::{c_int, c_void};
 use libloading::Library;
 
 use super::DeviceCall;
+use super::broadcast::BroadcastCall;
 use crate::types::{DataType, Op};
 
 type Raw = *mut c_void;
 type AllReduce = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Raw, Raw) -> c_int;
+type Broadcast = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Raw, Raw) -> c_int;
 
 /// What NCCL's ranks find each other by.
 #[repr(C)]
@@ -32,6 +34,7 @@ pub(super) struct NcclComm {
     nccl: Nccl,
     comm: Raw,
     all_reduce: AllReduce,
+    broadcast: Broadcast,
 }
 
 // SAFETY: NCCL lets any thread use a communicator, one at a time, as the lock around the device side does.
@@ -69,23 +72,35 @@ impl Nccl {
         type Init = unsafe extern "C" fn(*mut Raw, c_int, UniqueId, c_int) -> c_int;
         let mut comm = std::ptr::null_mut();
         // SAFETY: the documented signatures.
-        let (init, all_reduce) =
-            unsafe { (self.function::<Init>("ncclCommInitRank")?, self.function("ncclAllReduce")?) };
+        let (init, all_reduce, broadcast) = unsafe {
+            let init = self.function::<Init>("ncclCommInitRank")?;
+            (init, self.function("ncclAllReduce")?, self.function("ncclBroadcast")?)
+        };
         // SAFETY: writes one pointer.
         success("ncclCommInitRank", unsafe { init(&mut comm, size as c_int, id, rank as c_int) })?;
-        Ok(NcclComm { nccl: self, comm, all_reduce })
+        Ok(NcclComm { nccl: self, comm, all_reduce, broadcast })
     }
 }
 
 impl NcclComm {
     /// Puts one AllReduce into its stream.
     pub(super) fn all_reduce(&self, call: &DeviceCall) -> Result<(), String> {
-        let DeviceCall { send, recv, count, data_type, op, stream } = *call;
+        let DeviceCall { send, recv, count, data_type, op, stream, .. } = *call;
         let numbers = data_type_number(data_type).zip(op_number(op));
         let (data_type, op) = numbers.ok_or_else(|| format!("NCCL has no {op} of {data_type}"))?;
         // SAFETY: the caller's buffers, and a live communicator.
         success("ncclAllReduce", unsafe {
             (self.all_reduce)(send, recv, count as usize, data_type, op, self.comm, stream.raw())
+        })
+    }
+
+    /// Puts one broadcast into its stream, as bytes.
+    pub(super) fn broadcast(&self, call: &BroadcastCall) -> Result<(), String> {
+        const BYTES: c_int = 1;
+        let BroadcastCall { buffer, bytes, root, stream, .. } = *call;
+        // SAFETY: the caller's buffer, and a live communicator.
+        success("ncclBroadcast", unsafe {
+            (self.broadcast)(buffer, buffer, bytes as usize, BYTES, root as c_int, self.comm, stream.raw())
         })
     }
 }

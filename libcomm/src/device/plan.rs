@@ -15,6 +15,8 @@ pub enum Path {
     Copy,
     /// Pieces around a ring.
     Ring,
+    /// Halves pushed, reduced, and pushed on straight into the peer's result, where both have registered it; two ranks.
+    ZeroCopy,
     /// Through the host's memory, reduced by the host.
     Staged,
     /// NCCL does it; only where it is asked for.
@@ -29,6 +31,7 @@ impl Path {
             "push" => Path::Push,
             "copy" => Path::Copy,
             "ring" => Path::Ring,
+            "zero-copy" => Path::ZeroCopy,
             "staged" => Path::Staged,
             "nccl" => Path::Nccl,
             _ => return None,
@@ -72,7 +75,7 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
     let pair = machine.ranks == 2;
     let fits = |path: Path| match path {
         Path::Ll => bytes <= machine.arena.ll_message(),
-        Path::Push => pair && bytes <= machine.arena.push_bytes,
+        Path::Push | Path::ZeroCopy => pair && bytes <= machine.arena.push_bytes,
         Path::Copy => pair && machine.arena.copy_slot_bytes > 0,
         Path::Ring | Path::Staged | Path::Nccl => true,
     };
@@ -118,6 +121,29 @@ pub(crate) fn plan_in_order(machine: &Machine, bytes: u64) -> Plan {
     shape(machine, bytes.min(machine.arena.ll_message()), Path::Ll)
 }
 
+/// The plan for a broadcast of `bytes` bytes: lines to everyone while it is short, then data that tells itself that it has
+/// come where two ranks map each other, else slots that each rank passes on. Longer messages than a path takes at once go
+/// in several launches.
+pub(crate) fn plan_broadcast(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan {
+    let pushes = machine.ranks == 2 && machine.arena.push_bytes > 0;
+    let path = match forced {
+        Some(Path::Nccl) => Path::Nccl,
+        Some(Path::Ll) => Path::Ll,
+        Some(Path::Push | Path::Copy) if pushes => Path::Push,
+        Some(Path::Ring) => Path::Ring,
+        _ if bytes < 16 * KIB || (!pushes && bytes <= 64 * KIB) => Path::Ll,
+        _ if pushes => Path::Push,
+        _ => Path::Ring,
+    };
+    let bytes = match path {
+        Path::Ll => bytes.min(machine.arena.ll_message()),
+        Path::Push => bytes.min(machine.arena.push_bytes),
+        _ => bytes,
+    };
+    let plan = shape(machine, bytes, path);
+    Plan { blocks: plan.blocks.min(kernels::args::SLOTS), ..plan }
+}
+
 fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
     // Ranks of one process may share a device, and blocks that wait for each other must all be resident.
     let most = (machine.multiprocessors / machine.sharing.max(1)).max(1);
@@ -129,10 +155,13 @@ fn shape(machine: &Machine, bytes: u64, path: Path) -> Plan {
             let threads = (units.next_multiple_of(32) as u32).clamp(64, 256);
             Plan { threads, blocks: blocks(units.div_ceil(u64::from(threads))), ..base }
         }
-        Path::Push => {
+        Path::Push | Path::ZeroCopy => {
             let units = bytes.div_ceil(512); // one for each warp, while there are warps
             let threads = if units <= 8 * u64::from(most) { 256 } else { 512 };
-            Plan { threads, blocks: blocks(units.div_ceil(u64::from(threads) / 32)), ..base }
+            let blocks = blocks(units.div_ceil(u64::from(threads) / 32));
+            // Each block that tells the peer that all is there has a line of its own for it.
+            let blocks = if path == Path::ZeroCopy { blocks.min(kernels::args::RING_BLOCKS) } else { blocks };
+            Plan { threads, blocks, ..base }
         }
         // Half of them are fast enough, and room must be left for the small kernels around the copies.
         Path::Copy => Plan { blocks: (most / 2).max(1), ..base },
@@ -205,6 +234,10 @@ mod tests {
         assert_eq!(path(1024, Some(Path::Ring)), Path::Ring);
         assert_eq!(path(1 << 30, Some(Path::Ll)), Path::Copy);
         assert_eq!(plan(&machine(4), 1 << 30, Some(Path::Copy)).path, Path::Ring);
+        assert_eq!(path(4 * MIB, Some(Path::ZeroCopy)), Path::ZeroCopy);
+        assert_eq!(path(1 << 30, Some(Path::ZeroCopy)), Path::Copy);
+        assert_eq!(plan(&machine(4), MIB, Some(Path::ZeroCopy)).path, Path::Ring);
+        assert!(plan(&machine(2), 64 * MIB, Some(Path::ZeroCopy)).blocks <= kernels::args::RING_BLOCKS);
         let in_host = Machine { arena: Arena::in_host(2), in_host: true, ..machine(2) };
         let path = |bytes, forced| plan(&in_host, bytes, forced).path;
         assert_eq!(path(1024, None), Path::Ll);
@@ -223,6 +256,26 @@ mod tests {
         assert!(number(30) > number(100));
         let small = Plan { copy_bytes: 4096, ..plan(&machine(2), 1 << 30, None) };
         assert_eq!(gentle(small, 0).copy_bytes, 4096);
+    }
+
+    #[test]
+    fn a_broadcast_takes_the_same_ways_and_no_more_blocks_than_there_are_words_for() {
+        let path = |machine: &Machine, bytes, forced| plan_broadcast(machine, bytes, forced).path;
+        let pair = machine(2);
+        assert_eq!(path(&pair, 1024, None), Path::Ll);
+        assert_eq!(path(&pair, 16 * KIB, None), Path::Push);
+        assert_eq!(path(&pair, 1 << 33, None), Path::Push);
+        assert_eq!(path(&pair, 1024, Some(Path::Ring)), Path::Ring);
+        for other in [machine(3), Machine { arena: Arena::in_host(2), in_host: true, ..machine(2) }] {
+            assert_eq!(path(&other, 64 * KIB, None), Path::Ll);
+            assert_eq!(path(&other, 1 << 30, None), Path::Ring);
+            assert_eq!(path(&other, 1 << 30, Some(Path::Push)), Path::Ring);
+        }
+        for forced in [None, Some(Path::Ll), Some(Path::Push), Some(Path::Ring)] {
+            for bytes in [1, 100 * KIB, 1 << 30] {
+                assert!(plan_broadcast(&pair, bytes, forced).blocks <= kernels::args::SLOTS);
+            }
+        }
     }
 
     #[test]

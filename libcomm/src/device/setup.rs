@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "launches the proof")]
 
 use std::mem::ManuallyDrop;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kernels::args::{self, Args};
 
@@ -11,7 +11,7 @@ use super::arena::Arena;
 use super::host_arena;
 use super::plan::Machine;
 use super::told::Told;
-use super::{Common, Device, Kernels, Peer, register_segment};
+use super::{Common, Device, Kernels, Peer, Took, register_segment};
 use crate::cuda::{
     Context, CudaError, DeviceBuffer, Driver, Event, Handle, HostBuffer, PeerBuffer, Registered, Stream, StreamRef,
 };
@@ -25,6 +25,8 @@ use crate::verify::Verify;
 
 /// How long the proof may take.
 const PROOF_LIMIT: Duration = Duration::from_secs(2);
+/// What a kernel keeps of the calls before it, at the front of the arena.
+const CONTROL_BYTES: usize = 4096;
 /// Bytes that each pair writes in it, each way at once.
 const PROOF_BYTES: u64 = 1 << 20;
 
@@ -187,11 +189,14 @@ pub(crate) fn set_up(
         uuid: context.uuid()?,
         handle: handle.map_or([0; 64], |handle| handle.0),
     };
+    let loading = Instant::now();
     // Loading may wait for all work of the context, so it is done before any kernel of ours can wait for a peer.
     let common = if around.size > 1 { Some(Common::load(context)?) } else { None };
     let compares = around.verify != Verify::Off;
     let checked = compares || around.fault.is_some();
+    let broadcast = if around.size > 1 { Some(super::broadcast::Kernels::load(context, checked)?) } else { None };
     let f32_kernels = if around.size > 1 { Some(Kernels::load(context, DataType::F32, checked)?) } else { None };
+    let mut took = Took { kernels: loading.elapsed(), ..Took::default() };
     let mut typed: Vec<Kernels> = Vec::new();
     let mut uuids = vec![offer.uuid];
     let mut multiprocessors = offer.multiprocessors;
@@ -225,6 +230,7 @@ pub(crate) fn set_up(
             }
         }
     };
+    let mapping = Instant::now();
     let (peers, detour) = match exchange_peers(&offer.to_bytes(), &mut open)? {
         Exchanged::All(peers) => (peers, None),
         Exchanged::Fallback(refusal) => (
@@ -244,33 +250,22 @@ pub(crate) fn set_up(
         }
     }
 
-    let mut template = Args {
+    took.mapping = mapping.elapsed();
+    let [position, next, previous] = told.around(around.rank, around.size);
+    let template = Args {
         own: arena.address(),
         segment: segment.as_ref().map_or(0, |segment| segment.device()),
         record: record.device(),
         limit_ns: around.limit.map_or(0, |limit| limit.as_nanos() as u64),
-        ll_at: layout.ll_at,
-        ll_bytes: layout.ll_bytes,
-        bulk_at: layout.bulk_at,
-        bulk_bytes: layout.bulk_bytes,
-        push_at: layout.push_at,
-        push_bytes: layout.push_bytes,
-        escapes_at: layout.escapes_at,
-        escapes_bytes: layout.escapes_bytes,
         rank: around.rank,
         size: around.size,
         generation: around.generation,
         blocks_at: around.mapping.geometry().blocks_at() as u32,
-        around: told.around(around.rank, around.size),
+        position,
+        next,
+        previous,
         ..Args::default()
     };
-    for (rank, address) in template.arena.iter_mut().take(around.size as usize).enumerate() {
-        *address = peers.get(rank).and_then(Option::as_ref).map_or(arena.address(), Peer::address);
-    }
-    for (place, address) in template.arena.iter_mut().zip(host_arena::addresses(&host_arenas)) {
-        *place = address;
-    }
-    arena.write(args::KEPT_AT as usize, &[template])?;
     let machine = Machine {
         ranks: around.size,
         multiprocessors: multiprocessors as u32,
@@ -288,10 +283,14 @@ pub(crate) fn set_up(
         peers,
         host_arenas,
         detour,
+        took,
         staged,
         nccl: None,
         common,
+        broadcast,
         kernels: [None; DataType::ALL.len()],
+        zero: [None; DataType::ALL.len()],
+        windows: super::windows::Windows::new(context, offer.pid_namespace),
         checked,
         compares,
         lost: own_fault.map(args::Fault::from).filter(|fault| fault.kind == args::FAULT_DROP),
@@ -313,23 +312,30 @@ pub(crate) fn set_up(
     for (place, kernels) in device.kernels.iter_mut().zip(typed) {
         *place = Some(kernels);
     }
-    if around.size > 1 && !device.staged {
-        let proven = device.prove();
-        let mut verdict = |_: u32, bytes: &[u8]| match bytes[0] {
-            0 => Ok(()),
-            _ => Err(String::from_utf8_lossy(&bytes[1..]).trim_end_matches('\0').to_owned()),
+    device.lay_out()?;
+    if around.size == 1 || device.staged {
+        return Ok(device);
+    }
+    let proving = Instant::now();
+    let refused = device.prove_together(exchange_proof)?;
+    device.took.proof = proving.elapsed();
+    if let Some(why) = refused {
+        // The way that lies is left, and the one through the host's memory is tried, unless it was that.
+        device.peers.clear();
+        device.detour = Some(why);
+        let in_host = Arena::in_host(around.size);
+        device.staged = match device.machine.in_host {
+            true => true,
+            false => match host_arena::make(around, context, &offer, in_host.bytes as usize, true, exchange_host)? {
+                Ok(arenas) => {
+                    device.start_anew(arenas, in_host, own_fault)?;
+                    device.prove_together(exchange_proof)?.is_some()
+                }
+                Err(_) => true,
+            },
         };
-        let mut blob = [0u8; 128];
-        if let Err(why) = &proven {
-            blob[0] = 1;
-            let length = why.len().min(127);
-            blob[1..=length].copy_from_slice(&why.as_bytes()[..length]);
-        }
-        if let Exchanged::Fallback(refusal) = exchange_proof(&blob, &mut verdict)? {
-            device.peers.clear();
+        if device.staged {
             device.host_arenas.clear();
-            device.staged = true;
-            device.detour = Some(format!("rank {}: {}", refusal.peer, refusal.why));
         }
     }
     Ok(device)
@@ -351,6 +357,61 @@ fn context_for(driver: &'static Driver, device: u32) -> Result<Context, CudaErro
 }
 
 impl Device {
+    /// Tells the kernels where all arenas lie, and what lies where in them.
+    fn lay_out(&mut self) -> Result<(), CudaError> {
+        let layout = &self.machine.arena;
+        let mut template = Args {
+            ll_at: layout.ll_at,
+            ll_bytes: layout.ll_bytes,
+            bulk_at: layout.bulk_at,
+            bulk_bytes: layout.bulk_bytes,
+            push_at: layout.push_at,
+            push_bytes: layout.push_bytes,
+            escapes_at: layout.escapes_at,
+            escapes_bytes: layout.escapes_bytes,
+            ..self.template
+        };
+        for (rank, address) in template.arena.iter_mut().take(self.machine.ranks as usize).enumerate() {
+            *address = self.peers.get(rank).and_then(Option::as_ref).map_or(self.arena.address(), Peer::address);
+        }
+        for (place, address) in template.arena.iter_mut().zip(host_arena::addresses(&self.host_arenas)) {
+            *place = address;
+        }
+        self.template = template;
+        self.arena.write(args::KEPT_AT as usize, &[template])
+    }
+
+    /// Goes on with arenas in the host's memory, as if there had been no call yet: no kernel runs, and none of the peers'
+    /// has to do with those.
+    fn start_anew(&mut self, arenas: Vec<Registered>, layout: Arena, fault: Option<Fault>) -> Result<(), CudaError> {
+        self.arena.fill(0, CONTROL_BYTES, 0)?;
+        if let Some(fault) = fault.filter(|fault| fault.call != 0) {
+            self.arena.write(args::FAULT_AT as usize, &[args::Fault::from(fault)])?;
+        }
+        self.record.clear();
+        (self.host_arenas, self.machine.arena, self.machine.in_host) = (arenas, layout, true);
+        self.lay_out()
+    }
+
+    /// Proves the way with all ranks; why it is not to be used, if any of them says so.
+    fn prove_together(&mut self, exchange: &mut Exchange<'_, ()>) -> Result<Option<String>, CommError> {
+        let proven = self.prove();
+        let mut verdict = |_: u32, bytes: &[u8]| match bytes[0] {
+            0 => Ok(()),
+            _ => Err(String::from_utf8_lossy(&bytes[1..]).trim_end_matches('\0').to_owned()),
+        };
+        let mut blob = [0u8; 128];
+        if let Err(why) = &proven {
+            blob[0] = 1;
+            let length = why.len().min(127);
+            blob[1..=length].copy_from_slice(&why.as_bytes()[..length]);
+        }
+        Ok(match exchange(&blob, &mut verdict)? {
+            Exchanged::All(_) => None,
+            Exchanged::Fallback(refusal) => Some(format!("rank {}: {}", refusal.peer, refusal.why)),
+        })
+    }
+
     /// Writes a pattern to every peer and checks what came, both ways at once.
     fn prove(&mut self) -> Result<(), String> {
         let text = |error: CudaError| error.to_string();

@@ -52,12 +52,11 @@ impl Told {
         })
     }
 
-    /// What the kernels are given of the ring: this rank's position in the lowest byte, then the ranks after and before.
-    pub(super) fn around(&self, rank: u32, ranks: u32) -> u32 {
+    /// Of the ring: a rank's position, the rank after it and the one before.
+    pub(super) fn around(&self, rank: u32, ranks: u32) -> [u8; 3] {
         let ranks = (ranks as usize).clamp(1, MAX_RANKS);
         let at = self.ring[..ranks].iter().position(|other| u32::from(*other) == rank).unwrap_or(0);
-        let of = |position: usize| u32::from(self.ring[position % ranks]);
-        at as u32 | of(at + 1) << 8 | of(at + ranks - 1) << 16
+        [at as u8, self.ring[(at + 1) % ranks], self.ring[(at + ranks - 1) % ranks]]
     }
 }
 
@@ -78,10 +77,9 @@ mod tests {
     #[test]
     fn neighbours_are_those_of_the_order() {
         let told = Told::new(0, 100, Some(&[0, 3, 1, 2]));
-        let around = |rank| told.around(rank, 4);
-        let of = |position: u32, next: u32, previous: u32| position | next << 8 | previous << 16;
-        assert_eq!([around(0), around(3), around(1), around(2)], [of(0, 3, 2), of(1, 1, 0), of(2, 2, 3), of(3, 0, 1)]);
-        assert_eq!(Told::new(0, 100, None).around(0, 1), 0);
-        assert_eq!(Told::new(0, 100, None).around(7, 8), of(7, 0, 6));
+        let around = [0, 3, 1, 2].map(|rank| told.around(rank, 4));
+        assert_eq!(around, [[0, 3, 2], [1, 1, 0], [2, 2, 3], [3, 0, 1]]);
+        assert_eq!(Told::new(0, 100, None).around(0, 1), [0, 0, 0]);
+        assert_eq!(Told::new(0, 100, None).around(7, 8), [7, 0, 6]);
     }
 }

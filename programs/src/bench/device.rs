@@ -1,4 +1,4 @@
-//! Measures AllReduce between GPUs: libcomm and NCCL in one process, batch by batch in turns.
+//! Measures AllReduce and broadcast between GPUs: libcomm and NCCL in one process, batch by batch in turns.
 //!
 //! A time is what the slowest rank's GPU took for a batch, by events in its stream. With graphs, calls are captured and
 //! replayed, so that the host's launches do not count.
@@ -14,11 +14,13 @@ use super::collective::{Call, Collective};
 use super::data::Expected;
 use super::host::{slowest, sum};
 use super::nccl::{Kind, Nccl};
-use super::wire::{Calls, DeviceJob, Entry, Job, Place, SetUp};
+use super::wire::{Buffers, Calls, DeviceJob, Entry, Job, Place, SetUp};
 
 /// Calls that are timed one by one, in groups of as many events.
 const SINGLES: usize = 10_000;
 const EVENTS: usize = 1000;
+/// What there is between GPUs.
+pub const DEVICE: [Collective; 2] = [Collective::AllReduce, Collective::Broadcast];
 /// More than the second-level cache of any card.
 const FLUSH_BYTES: usize = 256 << 20;
 /// Calls of a batch with cold caches.
@@ -70,7 +72,7 @@ impl<'a> Bench<'a> {
         job: &'a Job,
         how: &'a DeviceJob,
     ) -> anyhow::Result<(Bench<'a>, Vec<SetUp>, Vec<String>)> {
-        ensure!(job.collective == Collective::AllReduce, "only allreduce is there between GPUs");
+        ensure!(DEVICE.contains(&job.collective), "between GPUs there are allreduce and broadcast");
         ensure!(DataType::ON_DEVICE.contains(&job.data_type) && job.op.is_on_device(), "GPUs do not reduce that");
         let driver = Driver::get()?;
         let context = Context::primary(driver, comm.local_rank() % Context::devices(driver)?)?;
@@ -100,8 +102,20 @@ impl<'a> Bench<'a> {
             bench.stream.get().synchronize(driver)?;
             let ms = slowest(comm, began.elapsed().as_secs_f64() * 1e3)?;
             set_up.push(SetUp { what: "libcomm on the GPUs, first call".into(), ms });
+            for (part, ms) in comm.device_set_up() {
+                set_up.push(SetUp { what: format!("of that, {part}"), ms: slowest(comm, ms)? });
+            }
             notes.extend(comm.staged_because().map(|why| format!("through the host: {why}")));
-            bench.variants.push(own);
+            if job.buffers.contains(&Buffers::Malloc) {
+                bench.variants.push(own);
+            }
+            if job.buffers.contains(&Buffers::Comm) {
+                let began = Instant::now();
+                let base = comm.alloc_device_raw(2 * most)? as Address;
+                let ms = slowest(comm, began.elapsed().as_secs_f64() * 1e3)?;
+                set_up.push(SetUp { what: format!("{} bytes allocated and registered", 2 * most), ms });
+                bench.variants.push(Variant { name: "libcomm, registered".into(), library: Library::Libcomm, base });
+            }
         }
         if how.nccl.is_some() || how.nccl_registered.is_some() {
             let kind = Kind::of(job.data_type, job.op)?;
@@ -182,11 +196,17 @@ impl<'a> Bench<'a> {
 
     /// Puts one call into the stream.
     fn call(&self, variant: &Variant, send: Address, recv: Address, count: usize) -> anyhow::Result<()> {
-        let Job { data_type, op, .. } = *self.job;
+        let Job { collective, data_type, op, root, .. } = *self.job;
         let stream = self.stream.get().raw();
         // SAFETY: buffers of that length and more, which live until the process ends or the stream was waited for.
         unsafe {
             match (variant.library, &self.nccl) {
+                (Library::Libcomm, _) if collective == Collective::Broadcast => {
+                    self.comm.broadcast_stream_raw(recv as *mut _, count, data_type, root, stream)?;
+                }
+                (Library::Nccl, Some((nccl, kind))) if collective == Collective::Broadcast => {
+                    nccl.broadcast(recv, count, *kind, root, stream)?;
+                }
                 (Library::Libcomm, _) => {
                     self.comm.all_reduce_stream_raw(send as *const _, recv as *mut _, count, data_type, op, stream)?;
                 }

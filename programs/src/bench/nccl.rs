@@ -8,6 +8,7 @@ use comm::{Comm, DataType, Op};
 use libloading::Library;
 
 type Raw = *mut c_void;
+type Broadcast = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Raw, Raw) -> c_int;
 type AllReduce = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Raw, Raw) -> c_int;
 
 /// A communicator of NCCL's over the same ranks.
@@ -16,6 +17,7 @@ pub struct Nccl {
     library: &'static Library,
     comm: Raw,
     all_reduce: AllReduce,
+    broadcast: Broadcast,
     /// As ncclGetVersion gives it.
     pub version: c_int,
 }
@@ -53,7 +55,8 @@ impl Nccl {
             let init: unsafe extern "C" fn(*mut Raw, c_int, UniqueId, c_int) -> c_int =
                 function(library, "ncclCommInitRank")?;
             check("ncclCommInitRank", init(&mut raw, comm.size() as c_int, id, comm.rank() as c_int))?;
-            Ok(Nccl { library, comm: raw, all_reduce: function(library, "ncclAllReduce")?, version })
+            let (all_reduce, broadcast) = (function(library, "ncclAllReduce")?, function(library, "ncclBroadcast")?);
+            Ok(Nccl { library, comm: raw, all_reduce, broadcast, version })
         }
     }
 
@@ -65,6 +68,24 @@ impl Nccl {
         // SAFETY: the caller's; the communicator lives.
         let status = unsafe { (self.all_reduce)(send, recv, count, kind.data_type, kind.op, self.comm, stream) };
         check("ncclAllReduce", status)
+    }
+
+    /// Puts a broadcast into the stream.
+    ///
+    /// # Safety
+    /// As above.
+    pub unsafe fn broadcast(
+        &self,
+        buffer: u64,
+        count: usize,
+        kind: Kind,
+        root: u32,
+        stream: Raw,
+    ) -> anyhow::Result<()> {
+        // SAFETY: the caller's; the communicator lives.
+        let status =
+            unsafe { (self.broadcast)(buffer, buffer, count, kind.data_type, root as c_int, self.comm, stream) };
+        check("ncclBroadcast", status)
     }
 
     /// Memory that it can register, registered as a symmetric window. It stays until the process ends.

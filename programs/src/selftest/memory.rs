@@ -9,6 +9,7 @@ use comm::{CommError, DataType, Op};
 use libloading::Library;
 
 use super::rank::{Rank, data};
+use super::registered;
 
 const COUNT: usize = 70_001;
 const BYTES: usize = 4 * COUNT;
@@ -26,6 +27,10 @@ pub(super) fn kinds(rank: &Rank<'_>) -> anyhow::Result<()> {
     let mapped = mapped_by_hand(&driver, rank.context.device()).context("cuMemCreate")?;
     check(rank, mapped).context("memory mapped by hand")?;
     check(rank, mapped + 4 * 333).context("the same, from the middle")?;
+    if rank.comm.staged_because().is_none() {
+        registered::cannot_be_shared(rank, pool).context("memory of a pool, registered")?;
+        registered::cannot_be_shared(rank, mapped).context("memory mapped by hand, registered")?;
+    }
     let pinned = comm::cuda::HostBuffer::new(rank.context, 2 * BYTES)?;
     mixed(rank, pinned.host() as u64).context("pinned memory of the host beside the device's")?;
     plain(rank)

@@ -3,18 +3,22 @@
 //! Each part of a case prints a line that begins with `ok` or, on any rank where it went wrong, with `FAIL`.
 
 mod arithmetic;
+mod beside;
+mod broadcast;
 mod faults;
 mod host;
 mod memory;
 mod pair;
 mod rank;
+mod registered;
+mod sanitize;
 mod virtual_ranks;
 
 use std::time::Instant;
 
 use anyhow::bail;
 use comm::cuda::{Context, Driver};
-use comm::{Comm, Path};
+use comm::{Comm, Op, Path, Verify};
 use half::bf16;
 
 use rank::Rank;
@@ -26,9 +30,15 @@ pub const WORD: &str = "@selftest-rank";
 pub fn run(case: &str) -> u8 {
     let done = match case {
         "virtual" => virtual_ranks::run(),
-        "faults" => faults::run().map(|trials| {
-            println!("ok   {trials} trials with damaged data");
-            true
+        "sanitize" => sanitize::run(Verify::Off),
+        "sanitize-verify" => sanitize::run(Verify::Every),
+        "faults" => faults::run().map(|(trials, failed)| {
+            println!(
+                "{} {} of {trials} trials with damaged data",
+                if failed == 0 { "ok  " } else { "FAIL" },
+                trials - failed
+            );
+            failed == 0
         }),
         _ => Comm::init().map_err(anyhow::Error::from).and_then(|comm| in_job(case, comm)),
     };
@@ -43,7 +53,7 @@ fn in_job(case: &str, comm: Comm) -> anyhow::Result<bool> {
         "host" => (host::differential(&comm), true),
         "host-mismatch" => (host::mismatch(&comm), false),
         "host-killed" => (host::killed(&comm), false),
-        "pair" | "mismatch" | "mismatch-graph" | "killed" | "killed-graph" | "late" => {
+        "pair" | "mismatch" | "mismatch-graph" | "killed" | "killed-graph" | "late" | "start" => {
             let rank = Rank::new(&comm, comm.local_rank() % Context::devices(Driver::get()?)?)?;
             on_gpu(case, &rank)
         }
@@ -59,6 +69,7 @@ fn in_job(case: &str, comm: Comm) -> anyhow::Result<bool> {
 fn on_gpu(case: &str, rank: &Rank<'_>) -> (bool, bool) {
     match case {
         "pair" => (everything(rank), true),
+        "start" => (part(rank.comm, "set up, and one call", || rank.call::<f32>(1000, Op::Sum, None, false, 0)), true),
         "mismatch" => (part(rank.comm, "mismatched calls name both", || pair::mismatch(rank, false)), false),
         "mismatch-graph" => (part(rank.comm, "mismatched replays name both", || pair::mismatch(rank, true)), false),
         "killed" => (part(rank.comm, "a killed rank", || pair::killed(rank, false)), false),
@@ -72,6 +83,7 @@ fn on_gpu(case: &str, rank: &Rank<'_>) -> (bool, bool) {
 fn everything(rank: &Rank<'_>) -> bool {
     let comm = rank.comm;
     let mut ok = all_types(rank, PATHS, COUNTS);
+    ok &= broadcasts(rank);
     if let Some(why) = comm.staged_because() {
         println!("rank {}: through the host: {why}", comm.rank());
     }
@@ -84,15 +96,36 @@ fn everything(rank: &Rank<'_>) -> bool {
             rank.all_ops::<bf16>(*path, BIG)
         });
     }
-    ok &= part(comm, "words that look like no data", || rank.words_of_no_data());
+    ok &= part(comm, "words that look like no data", || rank.words_of_no_data(&[Path::Push, Path::Copy]));
     ok &= part(comm, "more copies than room", || rank.many_copies());
     ok &= part(comm, "graphs between eager calls", || rank.graphs());
+    ok &= part(comm, "broadcasts in graphs", || rank.broadcast_graphs());
     ok &= part(comm, "two streams take turns", || rank.streams());
     ok &= part(comm, "two streams in opposite order, 2000 calls", || rank.opposite_streams());
+    ok &= part(comm, "a second communicator beside", || rank.second_communicator());
     if comm.size() == 2 {
+        if comm.staged_because().is_none() {
+            ok &= part(comm, "registered memory", || rank.registered(&[1, 7, 1000, 70_001]));
+            ok &= part(comm, "registered memory in graphs", || rank.registered_graphs());
+        }
+        ok &= part(comm, "NCCL in another stream", || rank.beside_nccl());
         ok &= part(comm, "sums beyond the range", || arithmetic::overflow(rank));
         ok &= part(comm, "memory of every kind", || memory::kinds(rank));
         ok &= part(comm, "the runtime's last error", || memory::runtime(rank));
+    }
+    ok
+}
+
+/// On as many paths as there are; where the host moves the data, on one.
+fn broadcasts(rank: &Rank<'_>) -> bool {
+    let staged = rank.comm.is_staged();
+    let mut ok = true;
+    for (name, path) in &broadcast::PATHS[..if staged { 1 } else { 4 }] {
+        let title = format!("{} ranks, broadcast, {name}: roots, lengths", rank.comm.size());
+        ok &= part(rank.comm, &title, || rank.broadcasts(*path, &broadcast::COUNTS));
+    }
+    if !staged {
+        ok &= part(rank.comm, "300 broadcasts in a row", || rank.broadcasts_in_a_row());
     }
     ok
 }

@@ -11,9 +11,9 @@ use super::rank::{MOST, Rank, data};
 
 impl Rank<'_> {
     /// Data that looks like none: words that stand in the peer's memory for what has not come, and those beside them.
-    pub(super) fn words_of_no_data(&self) -> anyhow::Result<()> {
+    pub(super) fn words_of_no_data(&self, paths: &[Path]) -> anyhow::Result<()> {
         let absent = 0xffb9_e6a6_ffb9_e6a6; // ABSENT in kernels/device/args.cuh
-        for path in [Path::Push, Path::Copy] {
+        for &path in paths {
             for count in [1usize, 2, 63, 64, 65, 70_001, 600_000] {
                 for every in [1, 5, 64, 1000] {
                     let word = |rank: u64, i: u64| match (i + rank).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 {

@@ -7,7 +7,7 @@ use comm::node::JobSegment;
 use comm::{Comm, Op, Path, Settings};
 
 use super::rank::Rank;
-use super::{PATHS, all_types, arithmetic, part};
+use super::{PATHS, all_types, arithmetic, broadcasts, part};
 
 /// All numbers of ranks, one after the other.
 pub(super) fn run() -> anyhow::Result<bool> {
@@ -44,6 +44,7 @@ fn one(segment: &JobSegment, number: u32, n: u32) -> anyhow::Result<bool> {
     }
     let few = [("auto", None), ("ll", Some(Path::Ll)), ("ring", Some(Path::Ring))];
     let mut ok = all_types(&rank, if n == 2 { PATHS } else { &few }, &[1, 3, 1000, 70_001]);
+    ok &= broadcasts(&rank);
     if n == 4 {
         ok &= part(&comm, "bf16 is rounded once", || arithmetic::rounding(&rank));
     }

@@ -1,0 +1,139 @@
+//! After a rank was killed while its peer had its memory mapped: whether the GPUs' memory comes back, and whether later jobs
+//! start as fast as the first of them.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::Nvml;
+
+use super::cases::Case;
+use super::{Verdict, job, judge};
+use crate::refused::Refused;
+
+/// How long memory may take to come back.
+const BACK_WITHIN: Duration = Duration::from_secs(5);
+/// What other programs may take meanwhile.
+const SLACK_BYTES: u64 = 64 << 20;
+/// By how much the last starts may be slower than the first ones, beside noise.
+const SLOWER: f64 = 1.1;
+const NOISE: Duration = Duration::from_millis(50);
+
+/// What is in use, before and after.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct InUse {
+    /// Of each GPU, in bytes; nothing where NVML is not there.
+    gpu_bytes: Vec<u64>,
+    /// Entries of `/dev/shm`.
+    shm_entries: usize,
+}
+
+impl InUse {
+    pub(super) fn now() -> InUse {
+        let used = |nvml: &Nvml| {
+            let one = |index| nvml.device_by_index(index).and_then(|gpu| gpu.memory_info()).map(|memory| memory.used);
+            (0..nvml.device_count().unwrap_or(0)).map_while(|index| one(index).ok()).collect()
+        };
+        let gpu_bytes = Nvml::init().map(|nvml| used(&nvml)).unwrap_or_default();
+        let shm_entries = std::fs::read_dir("/dev/shm").map_or(0, Iterator::count);
+        InUse { gpu_bytes, shm_entries }
+    }
+
+    /// What is more than it was.
+    fn more_than(&self, before: &InUse) -> Option<String> {
+        let grown = self.gpu_bytes.iter().zip(&before.gpu_bytes).position(|(now, then)| *now > then + SLACK_BYTES);
+        if let Some(gpu) = grown {
+            let mib = |bytes: u64| bytes >> 20;
+            let (now, then) = (mib(self.gpu_bytes[gpu]), mib(before.gpu_bytes[gpu]));
+            return Some(format!("GPU {gpu} has {now} MiB in use, {then} MiB before"));
+        }
+        let (now, then) = (self.shm_entries, before.shm_entries);
+        (now > then).then(|| format!("/dev/shm has {now} entries, {then} before"))
+    }
+
+    /// Waits until no more is in use than before; how long that took, or what is left.
+    fn come_back(before: &InUse) -> Result<Duration, String> {
+        let began = Instant::now();
+        loop {
+            match InUse::now().more_than(before) {
+                None => return Ok(began.elapsed()),
+                Some(more) if began.elapsed() >= BACK_WITHIN => return Err(format!("after {BACK_WITHIN:?} {more}")),
+                Some(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+/// Looks at the memory, then starts `case.starts` jobs.
+///
+/// # Errors
+/// [`Refused`] if a job cannot be started at all.
+pub(super) fn follow(case: &Case, before: &InUse, inherited: &[(OsString, OsString)]) -> Result<Verdict, Refused> {
+    let back = match InUse::come_back(before) {
+        Ok(back) => back,
+        Err(left) => return Ok(Verdict::Failed(left)),
+    };
+    let start = Case { word: "start", ends_well: true, ..*case };
+    let mut times = Vec::new();
+    for number in 1..=case.starts {
+        let began = Instant::now();
+        let output = job(&start, inherited).output().map_err(super::cannot_start)?;
+        times.push(began.elapsed());
+        if let Verdict::Failed(why) = judge(&start, &output) {
+            return Ok(Verdict::Failed(format!("start {number}: {why}")));
+        }
+    }
+    if let Err(left) = InUse::come_back(before) {
+        return Ok(Verdict::Failed(format!("after {} starts: {left}", case.starts)));
+    }
+    Ok(match slower(&times) {
+        Some(why) => Verdict::Failed(why),
+        None => Verdict::Measured(format!(
+            "memory back after {} ms; start 2 took {} ms, start {} {} ms",
+            back.as_millis(),
+            times.get(1).map_or(0, Duration::as_millis),
+            case.starts,
+            times.last().map_or(0, Duration::as_millis)
+        )),
+    })
+}
+
+/// Whether the last three starts took longer than the second to the fourth, by their medians.
+fn slower(times: &[Duration]) -> Option<String> {
+    let median = |times: &[Duration]| {
+        let mut sorted = times.to_vec();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+    };
+    let early = median(times.get(1..4)?);
+    let late = median(&times[times.len() - 3..]);
+    (late > early.mul_f64(SLOWER) + NOISE)
+        .then(|| format!("the first starts took {early:.0?}, the last ones {late:.0?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_use(gpu_bytes: &[u64], shm_entries: usize) -> InUse {
+        InUse { gpu_bytes: gpu_bytes.to_vec(), shm_entries }
+    }
+
+    #[test]
+    fn what_has_grown_is_named() {
+        let before = in_use(&[1 << 20, 600 << 20], 2);
+        assert_eq!(in_use(&[30 << 20, 600 << 20], 1).more_than(&before), None);
+        let more = in_use(&[0, 700 << 20], 2).more_than(&before);
+        assert_eq!(more.as_deref(), Some("GPU 1 has 700 MiB in use, 600 MiB before"));
+        let more = in_use(&[0, 0], 3).more_than(&before);
+        assert_eq!(more.as_deref(), Some("/dev/shm has 3 entries, 2 before"));
+        assert_eq!(in_use(&[], 2).more_than(&before), None);
+    }
+
+    #[test]
+    fn starts_that_become_slower_are_found_and_one_slow_one_is_none() {
+        let ms = |times: &[u64]| times.iter().map(|ms| Duration::from_millis(*ms)).collect::<Vec<_>>();
+        assert_eq!(slower(&ms(&[9000, 700, 710, 690, 700, 705, 2000, 700])), None);
+        assert!(slower(&ms(&[700, 700, 710, 690, 800, 900, 1000, 1100])).is_some());
+        assert_eq!(slower(&ms(&[700])), None);
+    }
+}
