@@ -3,15 +3,18 @@
  *
  * Every function that returns comm_result_t returns COMM_OK or the code of an
  * error; comm_last_error() then has the sentence for people. After an error
- * other than COMM_ERROR_INVALID_ARGUMENT a communicator can only be finalized.
+ * other than COMM_ERROR_INVALID_ARGUMENT, COMM_ERROR_NO_MEMORY and
+ * COMM_ERROR_NO_THREAD a communicator can only be finalized.
  *
  * All ranks make the same calls in the same order, with the same count, type,
  * op and root; if they do not, all get COMM_ERROR_MISMATCH or COMM_ERROR_PEER.
  * Counts are in elements. Buffers need the alignment of their element. With a
  * count of 0 the buffers may be NULL.
  *
- * Calls of several threads on one communicator take turns. A process that was
- * forked from one that has joined cannot use its communicator.
+ * Data is in the host's memory; only comm_allreduce, comm_broadcast and what is
+ * said to be for GPUs take device memory. Calls of several threads on one
+ * communicator take turns. A process that was forked from one that has joined
+ * cannot use its communicator.
  */
 #ifndef LIBCOMM_H
 #define LIBCOMM_H
@@ -69,16 +72,16 @@ typedef enum {
     COMM_U32 = 8,
     COMM_I64 = 9,
     COMM_U64 = 10,
-    COMM_I16 = 11,
+    COMM_I16 = 11, /* from here on reduced on the host only */
     COMM_U16 = 12,
-    COMM_E4M3 = 13, /* 8-bit floats, added up in 32 bits; on the host only */
+    COMM_E4M3 = 13, /* 8-bit floats, added up in 32 bits; what is too large becomes the largest */
     COMM_E5M2 = 14
 } comm_type_t;
 
 /*
  * Reductions. Integers wrap in sum and prod. avg is the true sum divided by the
  * number of ranks; integers are cut towards zero. min and max of floats are NaN
- * where any rank has one.
+ * where any rank has one, and of zeros of both signs the one of the lower rank.
  */
 typedef enum {
     COMM_SUM = 1,
@@ -129,7 +132,11 @@ COMM_API comm_result_t comm_allreduce_stream(const comm_t *comm, const void *sen
                                              size_t count, comm_type_t type, comm_op_t op,
                                              void *stream);
 
-/* Whether a call on device memory has failed after it returned. Never waits. */
+/*
+ * Whether a call on device memory has failed after it returned. Never waits:
+ * while another thread is inside a call, it only tells whether the job was
+ * aborted.
+ */
 COMM_API comm_result_t comm_async_error(const comm_t *comm);
 
 /*
@@ -172,15 +179,24 @@ COMM_API comm_result_t comm_reduce(const comm_t *comm, const void *send, void *r
 COMM_API comm_result_t comm_scan(const comm_t *comm, const void *send, void *recv, size_t count,
                                  comm_type_t type, comm_op_t op);
 
-/* Puts the count elements of each rank into the root's recv, in their order. */
+/*
+ * Puts the count elements of each rank into the root's recv, in their order. In
+ * place where the root's send is its part of recv.
+ */
 COMM_API comm_result_t comm_gather(const comm_t *comm, const void *send, void *recv, size_t count,
                                    comm_type_t type, int root);
 
-/* Puts part r, of count elements, of the root's send into rank r's recv. */
+/*
+ * Puts part r, of count elements, of the root's send into rank r's recv. In place
+ * where the root's recv is its part of send.
+ */
 COMM_API comm_result_t comm_scatter(const comm_t *comm, const void *send, void *recv, size_t count,
                                     comm_type_t type, int root);
 
-/* Puts part i, of count elements, of rank r's send into part r of rank i's recv. */
+/*
+ * Puts part i, of count elements, of rank r's send into part r of rank i's recv.
+ * The two are apart.
+ */
 COMM_API comm_result_t comm_alltoall(const comm_t *comm, const void *send, void *recv, size_t count,
                                      comm_type_t type);
 
@@ -275,7 +291,8 @@ COMM_API comm_result_t comm_finalize(comm_t *comm);
 
 /*
  * Ends the job for all ranks: every wait and every later call fails. Waits for
- * nobody, and may be called while another thread is in a call.
+ * nobody, and may be called while another thread is in a call. In a forked child
+ * it does nothing and returns COMM_ERROR_FORKED.
  */
 COMM_API comm_result_t comm_abort(const comm_t *comm);
 

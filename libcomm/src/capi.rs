@@ -169,8 +169,10 @@ pub unsafe extern "C" fn comm_finalize(comm: *mut Comm) -> c_int {
 pub unsafe extern "C" fn comm_abort(comm: *const Comm) -> c_int {
     guarded(|| {
         // SAFETY: the caller's.
-        unsafe { comm.as_ref() }.ok_or_else(|| null("comm_abort: comm"))?.abort();
-        Ok(())
+        match unsafe { comm.as_ref() }.ok_or_else(|| null("comm_abort: comm"))?.abort() {
+            CommError::Forked => Err(CommError::Forked),
+            _ => Ok(()),
+        }
     })
 }
 

@@ -215,6 +215,7 @@ fn forked_copy_is_refused(comm: &Comm) {
         let refused = matches!(comm.barrier(), Err(CommError::Forked))
             && matches!(comm.send(&[1u8], 0, 0), Err(CommError::Forked))
             && matches!(comm.start_barrier(), Err(CommError::Forked))
+            && matches!(comm.abort(), CommError::Forked)
             && open.is_none_or(|request| matches!(request.wait(), Err(CommError::Forked)));
         // SAFETY: ends the child and runs nothing.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) };

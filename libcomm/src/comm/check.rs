@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use crate::cuda::{self, PointerKind};
 use crate::error::CommError;
 use crate::signature::Signature;
 use crate::types::{DataType, Op, Operation};
@@ -50,6 +51,23 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
+    /// Refuses memory of a GPU where only the host moves data, which would read and write it through no valid address.
+    fn on_host(&self, send: usize, recv: usize) -> Result<(), CommError> {
+        if matches!(self.operation, Operation::AllReduce | Operation::Broadcast) || !cuda::sys::is_loaded() {
+            return Ok(());
+        }
+        let driver = cuda::Driver::get()?;
+        for (name, address) in [("send", send), ("recv", recv)] {
+            if let PointerKind::Device(device) = PointerKind::of(driver, address as u64)? {
+                let why = format!(
+                    "{name} ({address:#x}) is memory of GPU {device}, where only AllReduce and broadcast work: copy it to the host"
+                );
+                return Err(CommError::invalid(self.operation, why));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses addresses that cannot be right: null, not aligned to the element, overlapping other than in place.
     /// `send` has `send_parts` times `count` elements, `recv` `recv_parts` times; in place means that the smaller
     /// one is part `own` of the larger. Returns the bytes of `count` elements.
@@ -84,6 +102,7 @@ impl Buffers {
             false => recv == send + own * bytes,
         };
         let apart = send + send_parts * bytes <= recv || recv + recv_parts * bytes <= send;
+        self.on_host(send, recv)?;
         match in_place || apart {
             true => Ok(bytes),
             false => refuse("send and recv overlap in part; they must be the same place or apart".into()),

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "device calls take addresses")]
 
 use std::ffi::c_void;
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 
 use super::Comm;
 use super::check::{Buffers, Call};
@@ -15,6 +15,7 @@ use crate::error::CommError;
 use crate::protocol::simple::publish_failure;
 use crate::shm::mailbox::Exchanged;
 use crate::types::{DataType, Op, Operation};
+use crate::verify::Verify;
 
 impl Comm {
     /// [`all_reduce_raw`](Comm::all_reduce_raw) on memory that a GPU reaches, in the order of `stream`, a
@@ -112,7 +113,7 @@ impl Comm {
             plan = device.plan_in_order(bytes as u64);
         }
         match plan.path {
-            Path::Staged => self.all_reduce_staged(device, &call, bytes),
+            Path::Staged => self.together(operation, || self.all_reduce_staged(device, &call, bytes)),
             Path::Nccl => self.call(record, |_| device.all_reduce_by_nccl(&call)),
             _ => {
                 let sent = self.copy_for_host(device, &call)?;
@@ -190,7 +191,7 @@ impl Comm {
         let (buffer, bytes, count) = (buffer as u64, bytes as u64, count as u64);
         let call = BroadcastCall { buffer, bytes, count, data_type, root, stream };
         match plan.path {
-            Path::Staged => self.broadcast_staged(device, &call),
+            Path::Staged => self.together(operation, || self.broadcast_staged(device, &call)),
             Path::Nccl => self.call(record, |_| device.broadcast_by_nccl(&call)),
             _ => self.call(record, |_| Ok(device.broadcast(&call, &plan)?)),
         }
@@ -220,6 +221,21 @@ impl Comm {
         Ok(())
     }
 
+    /// What ranks do together outside of a call's own steps. An error that is this rank's alone (no memory, a driver that
+    /// refuses) becomes the communicator's, so that the others, who wait in one of its exchanges, do not wait for ever;
+    /// only an invalid argument is found before anybody waits.
+    pub(super) fn together<T>(
+        &self,
+        operation: Operation,
+        body: impl FnOnce() -> Result<T, CommError>,
+    ) -> Result<T, CommError> {
+        match body() {
+            Err(error @ CommError::InvalidArgument { .. }) => Err(error),
+            Err(error) => self.call(Call::plain(operation), |_| Err(error)),
+            done => done,
+        }
+    }
+
     /// Whether this communicator has a GPU side at all.
     pub(super) fn may_use_device(&self, operation: Operation) -> Result<(), CommError> {
         if self.core.job.guard.is_fork() {
@@ -241,7 +257,7 @@ impl Comm {
         recv: u64,
         stream: StreamRef,
     ) -> Result<&'a mut Device, CommError> {
-        let device = self.set_up_device(operation, slot, send, recv, stream)?;
+        let device = self.together(operation, || self.set_up_device(operation, slot, send, recv, stream))?;
         match device.trouble(self.core.job.view(), self.rank()) {
             Some(error) => self.call(Call::plain(operation), |_| Err(error)),
             None => Ok(device),
@@ -262,6 +278,10 @@ impl Comm {
                 let why = "no GPU reaches these buffers: they are plain host memory";
                 return Err(CommError::invalid(operation, why));
             };
+            let settings = &self.core.job.settings;
+            if settings.path == Some(Path::Nccl) && (settings.invariant || settings.verify != Verify::Off) {
+                return Err(CommError::invalid(operation, NOT_BY_NCCL));
+            }
             let around = device::Around {
                 mapping: &self.core.job.mapping,
                 rank: self.rank(),
@@ -292,9 +312,19 @@ impl Comm {
         slot.as_mut().ok_or_else(|| CommError::Internal("the GPU side is not there".into()))
     }
 
-    /// Whether any call on device memory has failed since it returned, replayed ones included. Waits for nothing.
+    /// Whether any call on device memory has failed since it returned, replayed ones included. Waits for nothing: while
+    /// another thread is inside a call, which will return an error of its own, it knows only whether the job was aborted.
     pub fn async_error(&self) -> Result<(), CommError> {
-        let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = match self.device.try_lock() {
+            Ok(slot) => slot,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return match self.core.job.view().abort_reason() {
+                    Some(reason) => Err(CommError::Aborted { reason, call: None }),
+                    None => Ok(()),
+                };
+            }
+        };
         match slot.as_ref().and_then(|device| device.trouble(self.core.job.view(), self.rank())) {
             Some(error) => {
                 publish_failure(self.core.job.view(), self.local_rank(), self.core.job.generation, &error);
@@ -363,3 +393,6 @@ fn refuse_capture(operation: Operation, device: &Device, stream: StreamRef) -> R
     let why = device.detour().unwrap_or("it is asked for");
     Err(CommError::invalid(operation, format!("data goes through the host, which cannot be captured: {why}")))
 }
+
+/// Neither sums what arrives nor reduces in the order of the ranks.
+const NOT_BY_NCCL: &str = "NCCL, which PRUN_PROTO asks for, keeps neither PRUN_VERIFY nor PRUN_REPRODUCIBLE=invariant";

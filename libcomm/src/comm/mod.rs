@@ -141,8 +141,11 @@ impl Comm {
     }
 
     /// Ends the job for all ranks: every wait and every later call of theirs fails and says that this rank called
-    /// for it. Waits for nobody, so it may be called while another thread is in a call.
+    /// for it. Waits for nobody, so it may be called while another thread is in a call. In a forked child it does nothing.
     pub fn abort(&self) -> CommError {
+        if self.core.job.guard.is_fork() {
+            return CommError::Forked;
+        }
         let reason = AbortReason::Called(self.local_rank());
         self.core.job.view().set_abort(reason);
         CommError::Aborted { reason, call: None }

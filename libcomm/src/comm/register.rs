@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 
 use super::Comm;
 use crate::cuda::{Context, DeviceBuffer, Driver, StreamRef};
+use crate::env;
 use crate::error::CommError;
 use crate::shm::mailbox::Exchanged;
 use crate::types::Operation;
@@ -30,7 +31,7 @@ impl Comm {
         }
         let own = device.offer(address, bytes as u64);
         match self.exchange(&own.to_bytes(), |peer, bytes| device.open_window(&own, peer, bytes))? {
-            Exchanged::All(peers) => Ok(device.keep_window(&own, bytes as u64, peers)?),
+            Exchanged::All(peers) => self.together(operation, || Ok(device.keep_window(&own, bytes as u64, peers)?)),
             Exchanged::Fallback(refusal) => Err(CommError::invalid(
                 operation,
                 format!(
@@ -65,7 +66,7 @@ impl Comm {
             return Err(CommError::invalid(operation, why));
         }
         if let Some(number) = own {
-            device.forget_window(number)?;
+            self.together(operation, || Ok(device.forget_window(number)?))?;
         }
         // Nobody frees what another still maps.
         self.barrier()
@@ -75,14 +76,17 @@ impl Comm {
     /// with all ranks. Ends with [`free_device_raw`](Comm::free_device_raw), or with the communicator.
     pub fn alloc_device_raw(&self, bytes: usize) -> Result<*mut c_void, CommError> {
         self.may_use_device(Operation::Register)?;
-        let driver = Driver::get()?;
-        let context = match Context::current(driver)? {
-            Some(context) => context,
-            None => Context::primary(driver, self.local_rank() % Context::devices(driver)?.max(1))?,
-        };
         let bytes = bytes.max(1);
-        let buffer = DeviceBuffer::new(context, bytes)?;
-        buffer.fill(0, bytes, 0)?;
+        let buffer = self.together(Operation::Register, || {
+            let driver = Driver::get()?;
+            let context = match Context::current(driver)? {
+                Some(context) => context,
+                None => Context::primary(driver, own_gpu(Context::devices(driver)?, self.local_rank())?)?,
+            };
+            let buffer = DeviceBuffer::new(context, bytes)?;
+            buffer.fill(0, bytes, 0)?;
+            Ok(buffer)
+        })?;
         let address = buffer.address() as *mut c_void;
         self.register_raw(address, bytes)?;
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,4 +114,10 @@ impl Comm {
         }
         Ok(())
     }
+}
+
+/// The GPU that prun gave this rank, among those that it sees; without prun they are shared out in turn.
+fn own_gpu(devices: u32, local_rank: u32) -> Result<u32, CommError> {
+    let given = env::number(env::GPU)?.and_then(|gpu| u32::try_from(gpu).ok());
+    Ok(given.unwrap_or(local_rank % devices.max(1)))
 }
