@@ -1,12 +1,13 @@
 //! Learns to read handwritten digits, on one rank or many: data-parallel training as it is done on GPUs, small
 //! enough for any machine. Each step every rank takes its share of the batch, one AllReduce sums the gradients,
-//! and every rank makes the same step.
+//! and every rank makes the same step. Where prun gave the ranks GPUs, the gradients are summed in their memory.
 //!
 //! Ctrl-C and SIGTERM do not end a rank at once: it only notes them, the next AllReduce tells the others, and
 //! all stop at the same step, where rank 0 saves a checkpoint.
 
 mod checkpoint;
 mod data;
+mod gradients;
 mod hash;
 mod net;
 mod options;

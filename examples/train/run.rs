@@ -12,7 +12,8 @@ use comm::{Comm, Op};
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::data::Data;
-use crate::net::Tally;
+use crate::gradients::Gradients;
+use crate::net::{Net, Tally};
 use crate::options::Options;
 use crate::share::share;
 use crate::state::State;
@@ -41,12 +42,14 @@ impl Display for RankZeroFailed {
 
 /// Trains until all epochs are complete or a rank finds `stop` set. Every rank calls it with the same options.
 pub fn run(comm: &Comm, options: &Options, stop: &AtomicBool) -> Result<Ending> {
-    Run { comm, options, communication: Cell::default() }.train(stop)
+    let gradients = Gradients::new(Net::weights_len(options.settings.hidden) + State::TOLD)?;
+    Run { comm, options, gradients, communication: Cell::default() }.train(stop)
 }
 
 struct Run<'a> {
     comm: &'a Comm,
     options: &'a Options,
+    gradients: Gradients,
     /// Time spent inside calls of libcomm, waiting for other ranks included.
     communication: Cell<Duration>,
 }
@@ -86,7 +89,7 @@ impl Run<'_> {
             }
             let asked = stop.load(Ordering::Relaxed);
             state.contribution(data, batch, self.place(), asked, &mut vote);
-            self.timed("sum the gradients", |comm| comm.all_reduce_in_place(&mut vote, Op::Sum))?;
+            self.timed("sum the gradients", |comm| self.gradients.sum(comm, &mut vote))?;
             if state.advance(&vote, batch.len()) {
                 return Ok(Ending::Interrupted);
             }
@@ -242,6 +245,9 @@ impl Run<'_> {
             self.comm.size(),
             state.settings,
         ))?;
+        if let Gradients::OnGpu { gpu, .. } = self.gradients {
+            self.say(format_args!("gradients are summed between the ranks' GPUs (this one's is {gpu})"))?;
+        }
         self.say("epoch     loss  correct  held out      time  in communication")
     }
 
@@ -266,7 +272,7 @@ impl Run<'_> {
     /// Makes a call of libcomm and adds its time to the time in communication.
     fn timed<T, E>(&self, what: &'static str, call: impl FnOnce(&Comm) -> Result<T, E>) -> Result<T>
     where
-        E: std::error::Error + Send + Sync + 'static,
+        Result<T, E>: Context<T, E>,
     {
         let start = Instant::now();
         let result = call(self.comm);

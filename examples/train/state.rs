@@ -36,6 +36,9 @@ impl State {
         order.chunks(self.settings.batch).nth(self.step).unwrap_or_default()
     }
 
+    /// How many numbers a contribution has behind the gradient.
+    pub const TOLD: usize = 3;
+
     /// Fills `vote` with what this rank adds to the step: the gradient of its share of the batch, how its
     /// images were recognised, and whether it was asked to stop. Since these are sums, not means, any division
     /// of the batch among ranks gives the same total; and since the wish to stop travels with the gradient, all
