@@ -19,11 +19,11 @@
 #include "push.cuh"
 #include "ring.cuh"
 
-// In the page of `ARRIVED_AT`, behind its words: in which broadcast each block of a source has begun.
-constexpr u32 BEGUN_AT = ARRIVED_AT + 8 * SLOTS * MAX_RANKS;
-static_assert(BEGUN_AT + 8 * SLOTS * MAX_RANKS <= CREDIT_AT, "words of their own");
+// In which broadcast each block of a source has begun. Behind the windows of `zero.cuh`.
+constexpr u32 BEGUN_AT = 110592;
+static_assert(BEGUN_AT >= SUMS_AT + (2 + MAX_RANKS) * CHECKS * 8 && BEGUN_AT + 8 * MAX_BLOCKS * MAX_RANKS <= ACKNOWLEDGED_AT, "words of their own");
 
-__device__ __forceinline__ u64* begun(u8* arena, u32 source) { return (u64*)(arena + BEGUN_AT) + source * SLOTS + blockIdx.x; }
+__device__ __forceinline__ u64* begun(u8* arena, u32 source) { return (u64*)(arena + BEGUN_AT) + source * MAX_BLOCKS + blockIdx.x; }
 
 // One thread for each peer. `enter` has fenced what this block has wiped.
 __device__ __forceinline__ void tell_begun(const Args& a, u64 epoch) {

@@ -12,7 +12,10 @@
 // this kernel acquires.
 //
 // Every byte crosses the link once here and in `push.cuh`; a second hop and the wait at its end are what this adds, and a
-// copy out of the arena is what it saves. What was measured stands in `configs/protocol-choice.toml`.
+// copy out of the arena is what it saves. What was tried, 2 x H200 (NVLink 18 links), driver 580.159.04, 2026-11-30, f32
+// sum in a graph, out of place, us for 64 K / 1 M / 4 M / 16 M / 64 M: this 5.98 / 8.14 / 16.7 / 51.6 / 192.0; `push` in the
+// same session 2.35 / 5.12 / 14.4 / 50.0 / 190.2 (`tests/gpu/bench.sh dist zero-copy registered`). It is taken only where it
+// is asked for.
 #pragma once
 #include "push.cuh"
 
@@ -21,7 +24,7 @@ constexpr u32 WHERE_AT = CALLED_AT + 2048;
 // What only this GPU uses: where each window of each rank lies, as this rank maps it; 0 for none.
 constexpr u32 WINDOWS_AT = 106496;
 constexpr u32 WINDOWS = 64;
-static_assert(WINDOWS_AT >= SUMS_AT + (2 + MAX_RANKS) * CHECKS * 8 && WINDOWS_AT + 8 * WINDOWS * MAX_RANKS <= ACKNOWLEDGED_AT, "words of their own");
+static_assert(WINDOWS_AT >= SUMS_AT + (2 + MAX_RANKS) * CHECKS * 8 && WINDOWS_AT + 8 * WINDOWS * MAX_RANKS <= 110592, "words of their own");
 
 __device__ __forceinline__ Words2* where(u8* arena, u32 source, u64 epoch) { return (Words2*)(arena + WHERE_AT) + 2 * source + (epoch & 1); }
 // Blocks of a ring have the same counters (`ring.cuh`), which only ever grow.

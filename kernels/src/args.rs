@@ -4,7 +4,7 @@
 pub const MAX_RANKS: usize = 8;
 /// Most chunks of a call of the copy engine.
 pub const MAX_CHUNKS: usize = 24;
-/// Words of one source in an arena; most blocks of a broadcast.
+/// Words of one source in an arena.
 pub const SLOTS: u32 = 64;
 /// Where the proof counts what is wrong.
 pub const PROOF_AT: u64 = 1024;

@@ -12,7 +12,7 @@ if [ -z "${NCCL_LIBRARY:-}" ]; then
     NCCL_LIBRARY=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null)/lib/libnccl.so.2
     [ -e "$NCCL_LIBRARY" ] && export NCCL_LIBRARY || unset NCCL_LIBRARY
 fi
-bench() { timeout 100 "$bin/prun" bench "$@" --device -n 2 2>&1; }
+bench() { timeout 100 "$bin/prun" bench "$@" --rounds 1 --device -n 2 2>&1; }
 mid=64K,1M,64M
 [ $# = 0 ] && set -- graph eager types registered zero-copy broadcast jitter setup
 for what in "$@"; do

@@ -42,6 +42,7 @@ impl Memory for OnDriver {
 
     fn allocation(&self, address: Address) -> Result<Allocation, String> {
         let driver = self.context.driver();
+        let _bound = self.context.bind().map_err(|error| error.to_string())?;
         match PointerKind::of(driver, address) {
             Ok(PointerKind::Device(device)) if device == self.context.device() => {}
             _ => return Err(format!("{address:#x} is not memory of this rank's GPU")),

@@ -1,11 +1,11 @@
 //! Data damaged on purpose: with verification, every trial finds it and says where; a rank that is late harms nothing.
-//! The ranks are threads of this process, on as many GPUs as there are, so that each trial has a communicator of its own.
+//! The ranks are threads of this process, so that each trial has a communicator of its own, and all on one GPU: kernels of one
+//! process on two GPUs were seen not to meet, for a cause that is not known yet. Jobs have a process for each GPU.
 #![expect(unsafe_code, reason = "buffers of the device")]
 
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use comm::cuda::{Context, Driver};
 use comm::fault::{Fault, Kind, Stage};
 use comm::node::JobSegment;
 use comm::{Comm, CommError, DataType, Op, Path, Settings, Verify};
@@ -24,14 +24,16 @@ struct Trial {
     verify: Verify,
     fault: Option<Fault>,
     timeout: Duration,
+    /// Whether the struck call is a broadcast from rank 0.
+    broadcast: bool,
 }
 
 /// All trials; how many found what they should. Each that did not is said.
 pub(super) fn run() -> anyhow::Result<(usize, usize)> {
     // The first time, the driver compiles; later waits are short.
     for ranks in [2, 3] {
-        let first =
-            Trial { ranks, path: Path::Ll, verify: Verify::Every, fault: None, timeout: Duration::from_secs(60) };
+        let timeout = Duration::from_secs(60);
+        let first = Trial { ranks, path: Path::Ll, verify: Verify::Every, fault: None, timeout, broadcast: false };
         expect(&first)?;
     }
     let mut random = 1u64;
@@ -68,22 +70,32 @@ pub(super) fn run() -> anyhow::Result<(usize, usize)> {
             // Lines that are lost are awaited to the end.
             let timeout = Duration::from_millis(if kind == Kind::Drop { 1500 } else { 3000 });
             let fault = Some(Fault { kind, rank: next(u64::from(ranks)) as u32, call: 2, chunk, bit, stage });
-            let trial = Trial { ranks, path, verify: Verify::Every, fault, timeout };
-            run(trial);
+            run(Trial { ranks, path, verify: Verify::Every, fault, timeout, broadcast: false });
+        }
+    }
+    // What arrives from the root is changed, or what it sends is lost.
+    for (ranks, path) in [(2, Path::Ll), (2, Path::Push), (2, Path::Ring), (3, Path::Ll), (3, Path::Ring)] {
+        for (kind, rank, stage) in
+            [(Kind::Flip, ranks - 1, Stage::Chunk), (Kind::Flip, 1, Stage::Result), (Kind::Drop, 0, Stage::Chunk)]
+        {
+            let (chunk, bit) = (next(60), 64 * next(8 * CHUNK / 64));
+            let fault = Some(Fault { kind, rank, call: 2, chunk, bit, stage });
+            let timeout = Duration::from_millis(1500);
+            run(Trial { ranks, path, verify: Verify::Every, fault, timeout, broadcast: true });
         }
     }
     // Against the host: also what all ranks have alike.
     for ranks in [2, 3] {
         for path in [Path::Ll, Path::Ring] {
-            let trial = Trial { ranks, path, verify: Verify::Full, fault: None, timeout: Duration::from_secs(5) };
-            run(trial);
+            let timeout = Duration::from_secs(5);
+            run(Trial { ranks, path, verify: Verify::Full, fault: None, timeout, broadcast: ranks == 2 });
         }
     }
     // A pair that refuses, and a path that lies at its proof: all take the same way through the host.
     for kind in [Kind::Refuse, Kind::Flip] {
         let fault = Some(Fault { kind, rank: 1, call: 0, chunk: 0, bit: 0, stage: Stage::Chunk });
-        let trial = Trial { ranks: 2, path: Path::Ll, verify: Verify::Off, fault, timeout: Duration::from_secs(5) };
-        run(trial);
+        let timeout = Duration::from_secs(5);
+        run(Trial { ranks: 2, path: Path::Ll, verify: Verify::Off, fault, timeout, broadcast: true });
     }
     Ok((trials, failed))
 }
@@ -105,7 +117,11 @@ fn expect(trial: &Trial) -> anyhow::Result<()> {
     ensure!(ends.iter().all(Option::is_some), "a rank has found nothing: {ends:?}");
     let place = fault.chunk + fault.bit / 8 / CHUNK;
     let found = ends.iter().flatten().any(|end| match (end, fault.kind, fault.stage) {
+        // A broadcast is compared with what the root has.
+        (CommError::ChunkCorrupt { chunk, .. }, Kind::Flip, Stage::Result) if trial.broadcast => *chunk == place,
         (CommError::ResultsDiffer { chunk, .. }, Kind::Flip, Stage::Result) => *chunk == place,
+        // Where more than two compare, the wrong result may be seen before what made it so.
+        (CommError::ResultsDiffer { chunk, .. }, ..) if trial.ranks > 2 => *chunk == place,
         (CommError::ChunkCorrupt { to, chunk, .. }, Kind::Flip, _) => *to == fault.rank && *chunk == place,
         // A chunk of the copy engine is all of the message.
         (CommError::ChunkCorrupt { from, chunk, .. }, Kind::Drop, _) => {
@@ -126,12 +142,10 @@ fn one(segment: &JobSegment, trial: &Trial, number: u32) -> anyhow::Result<Optio
     settings.verify = trial.verify;
     settings.fault = trial.fault;
     let comm = Comm::attach(segment.as_fd(), settings)?;
-    let rank = Rank::new(&comm, number % Context::devices(Driver::get()?)?)?;
-    let began = std::time::Instant::now();
+    let rank = Rank::new(&comm, 0)?;
     for call in 1..=3u64 {
-        println!("rank {number} call {call} at {:?}", began.elapsed());
         let sends: Vec<Vec<f32>> = (0..trial.ranks).map(|rank| data(rank, COUNT, 31 * call)).collect();
-        match checked_call(&rank, trial.path, &sends) {
+        match checked_call(&rank, trial, call == 2, &sends) {
             Ok(true) => {}
             Ok(false) => bail!("rank {number}: call {call} is wrong and nobody says so"),
             Err(Some(error)) => return Ok(Some(error)),
@@ -146,23 +160,36 @@ fn one(segment: &JobSegment, trial: &Trial, number: u32) -> anyhow::Result<Optio
 }
 
 /// Whether the result is right, or why there is none.
-fn checked_call(rank: &Rank<'_>, path: Path, sends: &[Vec<f32>]) -> Result<bool, Option<CommError>> {
+fn checked_call(rank: &Rank<'_>, trial: &Trial, struck: bool, sends: &[Vec<f32>]) -> Result<bool, Option<CommError>> {
+    let broadcast = trial.broadcast && struck;
     let driver_error = |_| None;
     let (comm, stream, base) = (rank.comm, rank.stream.get(), rank.buffer.address());
     rank.buffer.write(0, &sends[comm.rank() as usize]).map_err(driver_error)?;
     // SAFETY: inside the buffer.
     let called = unsafe {
         let (send, recv) = (base as *const _, (base + MOST as u64) as *mut _);
-        comm.all_reduce_tuned(send, recv, COUNT, DataType::F32, Op::Sum, stream.raw(), Some(path), &|_| ())
+        match broadcast {
+            true => comm.broadcast_tuned(base as *mut _, COUNT, DataType::F32, 0, stream.raw(), Some(trial.path)),
+            false => comm.all_reduce_tuned(
+                send,
+                recv,
+                COUNT,
+                DataType::F32,
+                Op::Sum,
+                stream.raw(),
+                Some(trial.path),
+                &|_| (),
+            ),
+        }
     };
-    println!("rank {} returned", comm.rank());
     called.map_err(Some)?;
     stream.synchronize(rank.context.driver()).map_err(driver_error)?;
     comm.async_error().map_err(Some)?;
     let mut result = vec![0f32; COUNT];
-    rank.buffer.read(MOST, &mut result).map_err(driver_error)?;
+    rank.buffer.read(if broadcast { 0 } else { MOST }, &mut result).map_err(driver_error)?;
     // Whole sixteenths: sums in any order are exact.
-    let right = |i: usize| sends.iter().map(|send| send[i]).sum::<f32>();
+    let sum = |i: usize| sends.iter().map(|send| send[i]).sum::<f32>();
+    let right = |i: usize| if broadcast { sends[0][i] } else { sum(i) };
     let is_right = (0..COUNT).all(|i| result[i] == right(i));
     // Who has found something does not come; who has not must not leave before.
     comm.barrier().map_err(Some)?;
