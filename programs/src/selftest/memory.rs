@@ -33,7 +33,8 @@ pub(super) fn kinds(rank: &Rank<'_>) -> anyhow::Result<()> {
     }
     let pinned = comm::cuda::HostBuffer::new(rank.context, 2 * BYTES)?;
     mixed(rank, pinned.host() as u64).context("pinned memory of the host beside the device's")?;
-    plain(rank)
+    plain(rank)?;
+    of_the_host(rank)
 }
 
 /// A buffer of two times `BYTES` at `base`, whose halves are sent and received.
@@ -75,6 +76,26 @@ fn plain(rank: &Rank<'_>) -> anyhow::Result<()> {
         Err(CommError::InvalidArgument { why, .. }) if why.contains("plain host memory") => Ok(rank.comm.barrier()?),
         other => bail!("plain host memory: {other:?}"),
     }
+}
+
+/// Calls that only the host carries out refuse the device's memory, on every rank, and harm nothing.
+fn of_the_host(rank: &Rank<'_>) -> anyhow::Result<()> {
+    let (comm, address) = (rank.comm, rank.buffer.address() as *mut c_void);
+    // SAFETY: the buffer is longer than that.
+    let refused = unsafe {
+        [
+            comm.reduce_raw(address, address, 8, DataType::F32, Op::Sum, 0),
+            comm.all_gather_raw(address, address.wrapping_add(1024), 8, DataType::F32),
+            comm.scan_raw(address, address, 8, DataType::F32, Op::Sum),
+        ]
+    };
+    for refused in refused {
+        match refused {
+            Err(CommError::InvalidArgument { why, .. }) if why.contains("is memory of GPU") => {}
+            other => bail!("memory of the device in a call of the host: {other:?}"),
+        }
+    }
+    Ok(comm.barrier()?)
 }
 
 fn from_pool(driver: &Library, rank: &Rank<'_>) -> anyhow::Result<u64> {
