@@ -106,19 +106,25 @@ fn cpu_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
+/// What the rank that used most of a CPU used of it while it waited a second for rank 1, in %.
+fn used_while_waiting(ranks: u32) -> f64 {
+    let mut job = Job::start(ranks, "late");
+    let used = (0..ranks).filter(|rank| *rank != 1).map(|rank| {
+        let verdict = job.verdict(rank);
+        let share = verdict.strip_prefix("used ").and_then(|rest| rest.strip_suffix(" % of a CPU"));
+        share.unwrap_or_else(|| panic!("{verdict}")).parse::<f64>().unwrap()
+    });
+    used.fold(0.0, f64::max)
+}
+
 #[test]
 fn a_rank_that_waits_a_second_for_a_late_peer_hardly_uses_a_cpu() {
     let cpus = std::thread::available_parallelism().unwrap().get() as u32;
     for ranks in [2, cpus + 3] {
-        let mut job = Job::start(ranks, "late");
-        let used = (0..ranks).filter(|rank| *rank != 1).map(|rank| {
-            let verdict = job.verdict(rank);
-            let share = verdict.strip_prefix("used ").and_then(|rest| rest.strip_suffix(" % of a CPU"));
-            share.unwrap_or_else(|| panic!("{verdict}")).parse::<f64>().unwrap()
-        });
-        let most = used.fold(0.0, f64::max);
-        println!("{ranks} ranks on {cpus} CPUs: a rank that waits a second uses at most {most:.2} % of one");
-        assert!(most < 20.0, "{most} %"); // some 1 %; the bound leaves room for a loaded machine
+        // Some 1 %. A machine that does much else at the moment gets another chance.
+        let least = (0..3).map(|_| used_while_waiting(ranks)).find(|used| *used < 5.0);
+        let least = least.unwrap_or_else(|| panic!("three times in a row 5 % of a CPU and more"));
+        println!("{ranks} ranks on {cpus} CPUs: a rank that waits a second uses at most {least:.2} % of one");
     }
 }
 
@@ -172,37 +178,65 @@ fn a_kill_in_every_collective_is_told_to_all() {
     }
 }
 
-/// A rank ends before it posts a step of its second call, at each step that the call has. The messages, whose steps are
-/// cells, and the other rank of a communicator of its own are killed by time above.
-#[test]
-fn a_rank_that_ends_at_any_step_of_any_collective_is_named_by_all() {
-    let (mut jobs, mut slowest) = (0, 0.0f64);
-    for which in (0..KINDS).filter(|which| *which != 11) {
-        for step in 0.. {
-            let victim = (which + step) % 3;
-            let mut job = Job::new(3);
-            for rank in 0..3 {
-                let mut command = job.command(rank, &format!("twice {which}"));
-                command.env(env::FAULT, format!("kill:rank={victim},call=2,step={step}"));
-                job.add(command);
-            }
-            job.reap(victim);
-            let noted = now_ns();
-            jobs += 1;
-            if job.ended[victim as usize] == Some(RankExit::Code(0)) {
-                assert!(step > 0, "call {which}: no step at all");
-                break; // the call has no such step, and all went well
-            }
-            for rank in (0..3).filter(|rank| *rank != victim) {
-                let verdict = job.verdict(rank);
-                let wanted = format!("rank {victim} exited (signal 9, SIGKILL) without leaving");
-                assert!(verdict.contains(&wanted), "call {which}, step {step}: {verdict}");
-                slowest = slowest.max(delay_ms(&verdict, noted));
-            }
+/// Ends a rank before it posts a step of its second call, at each step that the call has, one job each. Returns how many
+/// jobs that were, and after how many milliseconds the last of the others knew.
+fn end_at_each_step(ranks: u32, which: u32, settings: &[(&str, &str)]) -> (u32, f64) {
+    let mut slowest = 0.0f64;
+    for step in 0.. {
+        let victim = (which + step) % ranks;
+        let mut job = Job::new(ranks);
+        for rank in 0..ranks {
+            let mut command = job.command(rank, &format!("twice {which}"));
+            command.envs(settings.iter().copied());
+            command.env(env::FAULT, format!("kill:rank={victim},call=2,step={step}"));
+            job.add(command);
+        }
+        job.reap(victim);
+        let noted = now_ns();
+        if job.ended[victim as usize] == Some(RankExit::Code(0)) {
+            assert!(step > 0, "call {which} of {ranks} ranks, {settings:?}: no step at all");
+            return (step, slowest); // the call has no such step, and all went well
+        }
+        for rank in (0..ranks).filter(|rank| *rank != victim) {
+            let verdict = job.verdict(rank);
+            let wanted = format!("rank {victim} exited (signal 9, SIGKILL) without leaving");
+            assert!(verdict.contains(&wanted), "call {which} of {ranks} ranks, {settings:?}, step {step}: {verdict}");
+            slowest = slowest.max(delay_ms(&verdict, noted));
         }
     }
+    unreachable!("a call ends")
+}
+
+/// The messages, whose steps are cells, and the other rank of a communicator of its own are killed by time above.
+#[test]
+fn a_rank_that_ends_at_any_step_of_any_collective_is_named_by_all() {
+    let ends = (0..KINDS).filter(|which| *which != 11).map(|which| end_at_each_step(3, which, &[]));
+    let (jobs, slowest) = ends.fold((0, 0.0f64), |(jobs, slowest), (more, slow)| (jobs + more, slowest.max(slow)));
     println!("{jobs} jobs; after each end at a step, all others knew within {slowest:.1} ms");
     assert!(slowest < 10_000.0, "{slowest} ms");
+}
+
+/// The same of the ways that only two ranks take, of those that are taken only where they are asked for, and of those
+/// that check what arrives.
+#[test]
+fn a_rank_that_ends_at_any_step_is_named_whatever_way_the_data_goes() {
+    let (short, shared, long) = (9, 10, 15);
+    let ways: [(u32, u32, &[(&str, &str)]); 12] = [
+        (2, short, &[]),
+        (2, shared, &[]),
+        (2, long, &[]),
+        (2, long, &[(env::VERIFY, "every")]),
+        (2, short, &[(env::VERIFY, "full")]),
+        (3, short, &[(env::PROTO, "ll")]),
+        (3, short, &[(env::PROTO, "simple")]),
+        (3, long, &[(env::ALGO, "ring")]),
+        (3, long, &[(env::ALGO, "one_shot")]),
+        (3, long, &[(env::VERIFY, "every")]),
+        (3, long, &[(env::VERIFY, "full")]),
+        (4, long, &[(env::ALGO, "hierarchical:2")]),
+    ];
+    let slowest = ways.map(|(ranks, which, settings)| end_at_each_step(ranks, which, settings).1);
+    assert!(slowest.iter().all(|slowest| *slowest < 10_000.0), "{slowest:?} ms");
 }
 
 #[expect(unsafe_code, reason = "fork")]
