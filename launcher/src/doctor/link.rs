@@ -78,10 +78,10 @@ pub enum Busy {
 
 /// Whether a GPU works, by its driver.
 pub fn busy(gpu: &Gpu) -> Busy {
-    match gpu.state.as_ref().map(|state| (state.busy_percent, state.pstate)) {
-        Some((Some(percent), _)) if percent >= 50 => Busy::Yes,
-        Some((Some(_), _)) => Busy::No,
-        _ => Busy::Unknown,
+    match gpu.is_busy() {
+        Some(true) => Busy::Yes,
+        Some(false) => Busy::No,
+        None => Busy::Unknown,
     }
 }
 

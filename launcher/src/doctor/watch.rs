@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::errors;
 use crate::topology::aer::{self, Severity};
-use crate::topology::{Device, ErrorRates, GpuState, PciAddress, PciLink, gpu_name, nvml, read};
+use crate::topology::{BUSY_PERCENT, Device, ErrorRates, GpuState, PciAddress, PciLink, gpu_name, nvml, read};
 
 /// The word that makes prun a helper. No user types it.
 pub const WORD: &str = "watch-machine";
@@ -27,9 +27,6 @@ const FIRST_LOOK: Duration = Duration::from_millis(500);
 const INTERVAL: Duration = Duration::from_secs(5);
 /// How long prun waits at the end of a job for the last look.
 const LAST_LOOK: Duration = Duration::from_millis(300);
-/// A GPU this busy should have its link at full speed.
-const BUSY_PERCENT: u32 = 50;
-
 /// The GPUs at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Look {

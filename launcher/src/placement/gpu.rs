@@ -450,6 +450,29 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_that_is_stuck_or_reports_fatal_errors_is_left_out_where_there_are_others() {
+        let plan = |machine: &Machine, ranks: u32| {
+            choose(&job(&format!("ranks = {ranks}\nprogram = ['a']")), machine, &Held::default(), &context(&[]))
+                .unwrap()
+        };
+        assert_eq!(gpus(&plan(&two_sockets(), 3)), [0, 1, 2]);
+        // F07: 5 of 32 GT/s while it works.
+        let mut stuck = two_sockets();
+        stuck.devices[3].link.speed = crate::topology::Speed::of_generation(2);
+        assert_eq!(gpus(&plan(&stuck, 3)), [0, 1, 2], "at rest a link may be slow");
+        stuck.gpus[1].state = Some(crate::topology::GpuState { busy_percent: Some(100), ..Default::default() });
+        assert_eq!((gpus(&plan(&stuck, 3)), plan(&stuck, 3).health), (vec![0, 2, 3], Some(100)));
+        // And what is estimated of its links is what they carry, not what they could.
+        assert!(stuck.gpu_gb_s(1, 2) < 4.0 && stuck.gpu_gb_s(0, 2) > 25.0, "{}", stuck.gpu_gb_s(1, 2));
+        let mut fatal = two_sockets();
+        fatal.gpus[1].errors = Some(crate::topology::ErrorRates { correctable_per_s: 0.0, worse: 1 });
+        assert_eq!(gpus(&plan(&fatal, 3)), [0, 2, 3]);
+        let all = plan(&fatal, 4);
+        assert_eq!(all.health, Some(50));
+        assert!(all.notes[0].contains("has a health of 50 of 100"), "{:?}", all.notes);
+    }
+
+    #[test]
     fn ranks_open_the_devices_that_they_shall_see() {
         let plan = chosen("", 2, &[]).unwrap();
         assert_eq!(plan.devices_of(1), [b"/dev/nvidia0".to_vec(), b"/dev/nvidia1".to_vec()]);

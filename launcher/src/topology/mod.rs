@@ -31,6 +31,8 @@ pub use pci::{PciAddress, PciLink, Speed};
 pub const NVIDIA: u16 = 0x10de;
 /// AMD's.
 pub const AMD: u16 = 0x1002;
+/// A GPU this busy should have its link at full speed.
+pub const BUSY_PERCENT: u32 = 50;
 
 /// A machine, as far as it could be read.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -139,6 +141,13 @@ pub struct Gpu {
     /// What it is doing; not of a machine that was read without its driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<GpuState>,
+}
+
+impl Gpu {
+    /// Whether it works hard enough for its link to be at full speed; `None` if nobody knows.
+    pub fn is_busy(&self) -> Option<bool> {
+        Some(self.state.as_ref()?.busy_percent? >= BUSY_PERCENT)
+    }
 }
 
 /// Errors of a GPU's PCIe link while somebody looked.
@@ -395,7 +404,10 @@ impl Machine {
         });
         let pci = |gpu: usize| {
             let gpu = self.gpus.iter().find(|its| its.index == gpu)?;
-            self.device_of(gpu)?.link.usable_gb_s()
+            let link = self.device_of(gpu)?.link;
+            // A link that rests comes back to its best speed; one that is slow under load does not.
+            let now = link.gb_s().filter(|_| gpu.is_busy() == Some(true));
+            now.or(link.usable_gb_s())
         };
         let slower = match (pci(a), pci(b)) {
             (Some(one), Some(other)) => Some(one.min(other)),
