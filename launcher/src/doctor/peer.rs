@@ -92,7 +92,7 @@ pub fn findings(machine: &Machine) -> Vec<Finding> {
                 lost.join(", "),
                 "the machine does not tell which NUMA node is near",
             )
-            .seen("numa_node is -1")
+            .seen("numa_node is -1 or missing")
             .try_this(
                 "the firmware's NUMA settings, or the virtual machine's definition; `prun --bind LIST` pins by hand",
             )

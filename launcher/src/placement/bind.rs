@@ -74,6 +74,9 @@ pub fn bind(wish: &Wish<'_>, near: &[NearRank], cpus: Option<&Cpus>, held: &Held
             _ => Err(PlanError::UnknownCpus),
         };
     };
+    if let Some((what, asked)) = lacks_layout(wish, cpus) {
+        return Err(PlanError::UnknownLayout { what, asked });
+    }
     let mut notes = Vec::new();
     let sets = match (wish.bind, wish.cores_each()) {
         (Bind::List(sets), _) => explicit::listed(sets, wish.ranks, cpus)?,
@@ -94,6 +97,20 @@ pub fn bind(wish: &Wish<'_>, near: &[NearRank], cpus: Option<&Cpus>, held: &Held
         notes.push(format!("CPUs out of {all} are also used by job {} of prun", others.join(", ")));
     }
     Ok(Binding { cpus: sets, notes })
+}
+
+/// What is not known of the CPUs and yet asked for.
+fn lacks_layout(wish: &Wish<'_>, cpus: &Cpus) -> Option<(&'static str, &'static str)> {
+    if matches!(wish.bind, Bind::List(_)) {
+        return None;
+    }
+    let by_core = if wish.cpus_per_rank.is_some() { "--cpus-per-rank" } else { "binding to cores" };
+    let by_socket = wish.map == MapBy::Socket || *wish.bind == Bind::Socket;
+    match (wish.cores_each(), by_socket) {
+        (Some(_), _) if cpus.cores.is_empty() => Some(("share a core", by_core)),
+        (_, true) if cpus.sockets.is_empty() => Some(("are on one socket", "binding to sockets")),
+        _ => None,
+    }
 }
 
 /// The part of the machine that each rank belongs to.

@@ -254,7 +254,10 @@ pub fn device(root: &Path, address: PciAddress, with_errors: bool) -> Option<Dev
             .and_then(|target| Some(target.file_name()?.to_str()?.to_owned())),
         // -1 says that the firmware does not tell.
         numa: text("numa_node").and_then(|text| text.trim().parse().ok()),
-        local_cpus: text("local_cpulist").and_then(|text| CpuSet::from_kernel(&text)).filter(|set| !set.is_empty()),
+        local_cpus: text("local_cpulist")
+            .and_then(|text| CpuSet::from_kernel(&text))
+            .or_else(|| text("local_cpus").and_then(|text| CpuSet::from_mask(&text)))
+            .filter(|set| !set.is_empty()),
         root: host_bridge,
         above,
         link,
@@ -382,6 +385,15 @@ mod tests {
         assert_eq!(machine.gpus[1].numa, Vec::<usize>::new());
         assert_eq!(machine.device_of(&machine.gpus[1]).unwrap().numa, None);
         assert_eq!(machine.gpu_link(0, 1).unwrap().kind, LinkKind::Unknown);
+    }
+
+    #[test]
+    fn a_mask_of_local_cpus_does_where_there_is_no_list() {
+        let tree = Tree::new("mask").cpus(8, 2).gpu("0000:3b:00.0", 0, None);
+        tree.file("sys/bus/pci/devices/0000:3b:00.0/local_cpus", "00000000,000000f0\n");
+        let machine = machine(tree.root(), Detail::Launch);
+        assert_eq!(machine.gpus[0].local_cpus.as_ref().unwrap().to_string(), "4-7");
+        assert_eq!(machine.gpus[0].numa, [1]);
     }
 
     #[test]
