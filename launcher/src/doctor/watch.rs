@@ -62,7 +62,8 @@ impl Look {
             if let (Some(fields), Ok(serde_json::Value::Object(state))) =
                 (fields.as_object_mut(), serde_json::to_value(&seen.state))
             {
-                fields.extend(state);
+                // Names as in prun's other events.
+                fields.extend(state.into_iter().map(|(name, value)| (name.replace('-', "_"), value)));
             }
             fields
         };
