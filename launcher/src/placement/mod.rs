@@ -100,6 +100,16 @@ pub enum PlanError {
         /// The option.
         asked: &'static str,
     },
+    /// `--cpus-per-rank` asks for more than there is.
+    #[error("--cpus-per-rank {each}, and CPUs {part} have {cores} {}", if *cores == 1 { "core" } else { "cores" })]
+    TooFewCores {
+        /// Cores for each rank.
+        each: usize,
+        /// Cores of the part of the machine that the rank belongs to.
+        cores: usize,
+        /// Its CPUs.
+        part: String,
+    },
     /// One GPU each was asked for, or is the rule.
     #[error("{ranks} ranks, {gpus} {}", if *gpus == 1 { "GPU" } else { "GPUs" })]
     TooFewGpus {
@@ -109,8 +119,10 @@ pub enum PlanError {
         gpus: usize,
     },
     /// There is no GPU to give out.
-    #[error("--map-by gpu, and there is no NVIDIA GPU that the ranks could use")]
+    #[error("{asked} asks for GPUs, and there is no NVIDIA GPU that the ranks could use")]
     NoGpu {
+        /// The option.
+        asked: &'static str,
         /// Hidden, or not there.
         because: String,
     },
@@ -151,7 +163,13 @@ impl From<PlanError> for Refused {
                     "`-n {gpus}`; or `--share-gpus`, if ranks may share; or `--map-by none`, if the program uses no GPU"
                 ))
             }
-            PlanError::NoGpu { because } => refused.because(because).try_instead("`--map-by none`, or `prun doctor`"),
+            PlanError::NoGpu { asked, because } => refused.because(because).try_instead(match asked {
+                "--gpus" => "leave --gpus out, or `prun doctor`",
+                _ => "`--map-by none`, or `prun doctor`",
+            }),
+            PlanError::TooFewCores { cores, .. } => refused.because("a rank's cores lie in one part of the machine").try_instead(
+                format!("`--cpus-per-rank {cores}` or less; or a larger part, as with `--map-by none`"),
+            ),
             PlanError::UnknownGpu { known, hidden, .. } => {
                 let refused = if hidden { refused.because("CUDA_VISIBLE_DEVICES hides it") } else { refused };
                 refused.try_instead(format!("GPUs out of {known}; `prun topo` shows them"))

@@ -133,6 +133,7 @@ fn reasons(plan: &Plan, node: &Node) -> Vec<String> {
         }
         (MapBy::Numa, true) => "CPUs: of one NUMA node",
         (MapBy::Socket, true) => "CPUs: of one socket",
+        (MapBy::List, true) => "CPUs: the first rank has the first of --bind's list, the second the second",
         (MapBy::Core | MapBy::None, true) => "CPUs: as --bind says",
     };
     reasons.push(why.into());
