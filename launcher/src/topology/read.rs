@@ -172,13 +172,16 @@ fn tree(root: &Path, machine: &mut Machine, detail: Detail) {
     machine.devices.sort_by_key(|device| device.address);
     // A GPU that the driver does not list, or of another maker.
     let known: BTreeSet<Option<PciAddress>> = machine.gpus.iter().map(|gpu| gpu.address).collect();
+    // A copy of a machine's bus may say nothing of drivers at all: then what looks like a GPU is one.
+    let drivers_told = machine.driver.is_some() || machine.devices.iter().any(|device| device.driver.is_some());
     for device in &machine.devices {
         let compute = device.kind != DeviceKind::VirtualFunction && device.is_gpu();
-        if compute && device.vendor == AMD && !known.contains(&Some(device.address)) {
+        let wanted = device.vendor == AMD || (device.vendor == NVIDIA && !drivers_told);
+        if compute && wanted && !known.contains(&Some(device.address)) {
             machine.gpus.push(Gpu {
                 index: machine.gpus.len(),
                 address: Some(device.address),
-                vendor: Some(AMD),
+                vendor: Some(device.vendor),
                 name: device.name.clone(),
                 ..Gpu::default()
             });

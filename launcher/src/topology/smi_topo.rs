@@ -4,7 +4,7 @@
 //! a row that run together (`NODENODE`) are split where only one way to split them exists; a row with too few cells
 //! is an error with its line, and never shifted by a column.
 //!
-//! The table has no PCI addresses. Lines behind it may name them, `GPU 2: 0006:01:00.0`; the domain counts, since some
+//! The table has no PCI addresses. Lines before or behind it may name them, `GPU 2: 0006:01:00.0`; the domain counts, since some
 //! machines have each GPU at the same bus number of another domain.
 
 use super::{Gpu, Link, LinkKind, Machine, NVIDIA, Nic, PciAddress, gpu_name};
@@ -42,11 +42,17 @@ pub enum TableError {
     },
 }
 
-/// Whether this may be such a table.
+/// Whether this may be such a table. Prompts, dates and other commands' output may stand before it.
 pub fn looks_like_it(text: &str) -> bool {
-    let mut lines = text.lines().map(plain).filter(|line| !line.trim().is_empty()).take(2);
-    lines.next().is_some_and(|header| header.trim_start().starts_with("GPU0"))
-        && lines.next().is_some_and(|row| row.starts_with("GPU0"))
+    let lines: Vec<(usize, String)> = text.lines().map(|line| (0, plain(line))).collect();
+    header(&lines).is_some()
+}
+
+/// Where the table begins: the line of its columns, which the row of GPU0 follows.
+fn header(lines: &[(usize, String)]) -> Option<usize> {
+    let filled: Vec<usize> = (0..lines.len()).filter(|at| !lines[*at].1.trim().is_empty()).collect();
+    let begins = |at: usize| lines[at].1.trim_start().starts_with("GPU0");
+    filled.windows(2).find(|pair| begins(pair[0]) && lines[pair[1]].1.starts_with("GPU0")).map(|pair| pair[0])
 }
 
 /// Reads the table.
@@ -55,17 +61,16 @@ pub fn looks_like_it(text: &str) -> bool {
 /// [`TableError`] with the line that cannot be read.
 pub fn read(text: &str) -> Result<Machine, TableError> {
     let lines: Vec<(usize, String)> = text.lines().enumerate().map(|(at, line)| (at + 1, plain(line))).collect();
-    let rows: Vec<(usize, &str, &str)> = lines
+    let begin = header(&lines).ok_or(TableError::NoRows)?;
+    let rows: Vec<(usize, &str, &str)> = lines[begin + 1..]
         .iter()
-        .skip_while(|(_, line)| !line.trim_start().starts_with("GPU0"))
-        .skip(1)
+        .skip_while(|(_, line)| line.trim().is_empty())
         .map_while(|(at, line)| {
             let (name, rest) = line.trim_end().split_once(char::is_whitespace)?;
             (!name.is_empty() && !rest.trim().is_empty()).then_some((*at, name, rest))
         })
         .collect();
-    let header = lines.iter().map(|(_, line)| line).find(|line| line.trim_start().starts_with("GPU0"));
-    let header = header.map(|line| line.split_whitespace().collect::<String>()).unwrap_or_default();
+    let header = lines[begin].1.split_whitespace().collect::<String>();
     if rows.first().is_none_or(|(_, name, _)| *name != "GPU0") {
         return Err(TableError::NoRows);
     }
@@ -250,6 +255,22 @@ mod tests {
         let shown: Vec<String> = machine.gpus.iter().map(|gpu| gpu.address.unwrap().to_string()).collect();
         assert_eq!(shown, ["0002:01:00.0", "0003:01:00.0"]);
         assert_eq!(machine.gpus[0].local_cpus.as_ref().unwrap().to_string(), "0,8,16");
+    }
+
+    #[test]
+    fn what_was_pasted_around_a_table_does_no_harm() {
+        let table = "Mon Nov 30 10:00:00 UTC 2026\nuser@node:~$ nvidia-smi -L\nGPU 0: 0002:01:00.0\nGPU 1: 0003:01:00.0\n\
+                     user@node:~$ nvidia-smi topo -m\n\
+                     \tGPU0\tGPU1\tCPU Affinity\n\
+                     GPU0\t X \tPIX\t0-3\n\
+                     GPU1\tPIX\t X \t4-7\n\n\
+                     Legend:\n\n  X    = Self\nuser@node:~$ \n";
+        assert!(looks_like_it(table));
+        let machine = read(table).unwrap();
+        let shown: Vec<String> = machine.gpus.iter().map(|gpu| gpu.address.unwrap().to_string()).collect();
+        assert_eq!(shown, ["0002:01:00.0", "0003:01:00.0"]);
+        assert_eq!(kind(&machine, "GPU0", "GPU1"), "PIX");
+        assert!(!looks_like_it("name = 'GPU0'\nGPU0\n"));
     }
 
     #[test]
