@@ -9,7 +9,7 @@
 //! | lanes | 30 | lanes in use / lanes that both ends have; NVLinks that are up / all of them |
 //! | speed | 20 | speed / speed that both ends have; only while the GPU works |
 //! | bandwidth | 25 | measured to the slowest peer / what the kind of link should give, 1 at most |
-//! | correctable errors | 10 | 1 / (1 + errors a second) |
+//! | correctable errors | 10 | 1 / (1 + errors a second); packets sent again where the kernel counts no errors |
 //! | worse errors | 15 | 1 if there was none while it was looked at, else 0 |
 //!
 //! One grave fault must not drown in what is fine: a link that has lost three quarters of its lanes, speed or
@@ -117,9 +117,7 @@ pub fn all(examined: &Examination) -> Vec<Health> {
 fn with_rates(examined: &Examination) -> Machine {
     let mut machine = examined.machine.clone();
     for gpu in &mut machine.gpus {
-        if let Some((correctable_per_s, worse)) = errors::rates(examined, gpu) {
-            gpu.errors = Some(ErrorRates { correctable_per_s, worse });
-        }
+        gpu.errors = errors::rates(examined, gpu).or(gpu.errors);
     }
     machine
 }
@@ -198,7 +196,7 @@ struct End {
     name: String,
     now: PciLink,
     best: PciLink,
-    works: bool,
+    busy: Busy,
     errors: Option<ErrorRates>,
 }
 
@@ -210,7 +208,7 @@ impl End {
             name: gpu_name(gpu.index),
             now: device.map(|device| device.link).unwrap_or_default(),
             best: device.map(|device| link::best(device, above)).unwrap_or_default(),
-            works: link::busy(gpu) == Busy::Yes,
+            busy: link::busy(gpu),
             errors: gpu.errors,
         }
     }
@@ -224,16 +222,22 @@ impl End {
         let (now, best) = self.now.speed.zip(self.best.max_speed)?;
         let generation = |speed: crate::topology::Speed| f64::from(speed.generation().unwrap_or(1));
         let part = pow(2.0, generation(now) - generation(best)).min(1.0);
-        (self.works || now >= best).then(|| (part, if self.works { "under load" } else { "at rest" }.into()))
+        let said = match self.busy {
+            Busy::Yes => "under load",
+            Busy::No => "at rest",
+            Busy::Unknown => "load not known",
+        };
+        (self.busy == Busy::Yes || now >= best).then(|| (part, said.into()))
     }
 
     fn correctable(&self) -> Option<(f64, String)> {
-        let rate = self.errors?.correctable_per_s;
-        Some((1.0 / (1.0 + rate), format!("{rate:.1} a second")))
+        let ErrorRates { correctable_per_s: rate, worse } = self.errors?;
+        let what = if worse.is_some() { "" } else { " replays" };
+        Some((1.0 / (1.0 + rate), format!("{rate:.1}{what} a second")))
     }
 
     fn worse(&self) -> Option<(f64, String)> {
-        let worse = self.errors?.worse;
+        let worse = self.errors?.worse?;
         Some((if worse == 0 { 1.0 } else { 0.0 }, format!("{worse} seen")))
     }
 }
@@ -348,7 +352,7 @@ mod tests {
         assert_eq!(hurt(&stuck).0, 50);
         let errors = |correctable_per_s: f64, worse: u64| {
             hurt(&move |machine: &mut Machine| {
-                machine.gpus[2].errors = Some(ErrorRates { correctable_per_s, worse });
+                machine.gpus[2].errors = Some(ErrorRates { correctable_per_s, worse: Some(worse) });
             })
         };
         assert_eq!(errors(0.0, 1).1, "worse errors");
@@ -363,7 +367,7 @@ mod tests {
         let link = |machine: &Machine, a, b| of_link(machine, machine.gpu_link(a, b).unwrap()).unwrap();
         assert_eq!(link(&machine, 1, 2).score(), 100);
         machine.devices[5].link.width = Some(4);
-        machine.gpus[1].errors = Some(ErrorRates { correctable_per_s: 9.0, worse: 0 });
+        machine.gpus[1].errors = Some(ErrorRates { correctable_per_s: 9.0, worse: Some(0) });
         // 30 × 1/4 + 20 + 10 × 1/10 + 15 of 75 would be 58.
         let hurt = link(&machine, 1, 2);
         assert_eq!(hurt.score(), AT_MOST, "{}", hurt.text());

@@ -343,17 +343,8 @@ fn error_rates(first: &Look, last: &Look) -> Vec<(PciAddress, ErrorRates)> {
     let seconds = last.after_s - first.after_s;
     let of = |was: &Seen| {
         let is = last.gpus.iter().find(|is| is.device.address == was.device.address)?;
-        if is.device.aer.is_unknown() {
-            return None;
-        }
-        let (mut correctable, mut worse) = (0u64, 0u64);
-        for (severity, _, count) in errors::grown(&was.device, &is.device) {
-            match severity {
-                Severity::Correctable => correctable = correctable.saturating_add(count),
-                _ => worse = worse.saturating_add(count),
-            }
-        }
-        Some((was.device.address, ErrorRates { correctable_per_s: correctable as f64 / seconds, worse }))
+        let replays = (was.state.replays, is.state.replays);
+        Some((was.device.address, errors::between(Some((&is.device, &was.device)), replays, seconds)?))
     };
     if seconds < 1.0 { Vec::new() } else { first.gpus.iter().filter_map(of).collect() }
 }
@@ -444,7 +435,7 @@ mod tests {
         last.gpus[0].device.aer = Aer { correctable: Some(aer::read("BadTLP 23")), ..Aer::default() };
         assert_eq!(error_rates(&first, &last), []);
         last.after_s = 10.0;
-        assert_eq!(error_rates(&first, &last)[0].1, ErrorRates { correctable_per_s: 2.0, worse: 0 });
+        assert_eq!(error_rates(&first, &last)[0].1, ErrorRates { correctable_per_s: 2.0, worse: Some(0) });
         last.gpus.clear();
         assert_eq!(error_rates(&first, &last), []);
     }

@@ -479,7 +479,7 @@ mod tests {
         // And what is estimated of its links is what they carry, not what they could.
         assert!(stuck.gpu_gb_s(1, 2) < 4.0 && stuck.gpu_gb_s(0, 2) > 25.0, "{}", stuck.gpu_gb_s(1, 2));
         let mut fatal = two_sockets();
-        fatal.gpus[1].errors = Some(crate::topology::ErrorRates { correctable_per_s: 0.0, worse: 1 });
+        fatal.gpus[1].errors = Some(crate::topology::ErrorRates { correctable_per_s: 0.0, worse: Some(1) });
         assert_eq!(gpus(&plan(&fatal, 3)), [0, 2, 3]);
         let all = plan(&fatal, 4);
         assert_eq!(all.health, Some(50));

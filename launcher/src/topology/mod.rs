@@ -156,8 +156,9 @@ impl Gpu {
 pub struct ErrorRates {
     /// Correctable ones a second.
     pub correctable_per_s: f64,
-    /// How many were worse.
-    pub worse: u64,
+    /// How many were worse; `None` where only the driver's count of repeated packets is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worse: Option<u64>,
 }
 
 /// What a GPU was doing when it was read.
@@ -374,6 +375,11 @@ impl Link {
 }
 
 impl Machine {
+    /// Whether nothing at all was found: no CPU, no memory, no device.
+    pub fn is_nothing(&self) -> bool {
+        self.cpus.is_none() && self.memory.is_empty() && self.gpus.is_empty() && self.devices.is_empty()
+    }
+
     /// The PCI device at `address`.
     pub fn device(&self, address: PciAddress) -> Option<&Device> {
         self.devices.iter().find(|device| device.address == address)
