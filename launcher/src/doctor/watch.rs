@@ -21,10 +21,14 @@ use crate::topology::{BUSY_PERCENT, Device, ErrorRates, GpuState, PciAddress, Pc
 
 /// The word that makes prun a helper. No user types it.
 pub const WORD: &str = "watch-machine";
+/// Where prun's own tests have made up a machine whose links fall while a job runs. No user sets it.
+pub const TEST_ROOT: &str = "PRUN_TEST_ROOT";
 /// Jobs that are shorter are not looked at: the driver is not even loaded for them.
 const FIRST_LOOK: Duration = Duration::from_millis(500);
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// The same of a made-up machine: no driver is bothered, and the test is waiting.
+const TEST_INTERVAL: Duration = Duration::from_millis(200);
 /// How long prun waits at the end of a job for the last look.
 const LAST_LOOK: Duration = Duration::from_millis(300);
 /// The GPUs at one moment.
@@ -188,6 +192,7 @@ pub fn helper(root: &Path) -> u8 {
         return 0;
     }
     let nvml = (root == Path::new("/")).then(|| Nvml::init().ok()).flatten();
+    let interval = if std::env::var_os(TEST_ROOT).is_some() { TEST_INTERVAL } else { INTERVAL };
     let gpus: Vec<PciAddress> =
         read::machine(root, read::Detail::Launch).gpus.iter().filter_map(|gpu| gpu.address).collect();
     loop {
@@ -199,7 +204,7 @@ pub fn helper(root: &Path) -> u8 {
         if ended || written.is_err() {
             return 0;
         }
-        ended = ended_within(INTERVAL);
+        ended = ended_within(interval);
     }
 }
 
@@ -229,10 +234,11 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Starts the helper; `None` if that is not possible, which no job is refused for.
-    pub fn start() -> Option<Watcher> {
+    /// Starts the helper for the machine below `root`; `None` if that is not possible, which no job is refused for.
+    pub fn start(root: &Path) -> Option<Watcher> {
         let mut child = Command::new("/proc/self/exe")
             .arg(WORD)
+            .arg(root)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
