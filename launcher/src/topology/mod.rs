@@ -16,6 +16,8 @@ pub mod ring;
 pub mod smi_topo;
 pub mod snapshot;
 #[cfg(test)]
+mod cases;
+#[cfg(test)]
 pub(crate) mod tree;
 
 use serde::{Deserialize, Serialize};
