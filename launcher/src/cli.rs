@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::job::file;
 use crate::job::label::OutputPattern;
 use crate::job::template::Template;
-use crate::job::value::{Assignment, BadValue, Limit, RankCount, RankList, SignalAt, Span, Times, YesNo};
+use crate::job::value::{Assignment, BadValue, CoreCount, Limit, RankCount, RankList, SignalAt, Span, Times, YesNo};
 use crate::job::{Bind, GpuChoice, JsonTarget, LabelTemplate, MapBy, OnFault, PtyRanks, RankBy, StdinTo, Verify};
 use crate::machine::args::{DoctorArgs, PlanArgs, TopoArgs};
 
@@ -180,9 +180,10 @@ pub struct Options {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 #[command(next_help_heading = "Placement")]
 pub struct PlacementOptions {
-    /// What each rank gets one of: gpu, numa, socket, core or none [default: gpu where there are NVIDIA GPUs]
+    /// What each rank gets one of: gpu, numa, socket, core, list or none [default: gpu where there are NVIDIA GPUs]
     ///
     /// gpu: a GPU each, and the CPUs and memory near to it; more ranks than GPUs are refused without --share-gpus.
+    /// list: rank by rank the CPUs or sets that --bind LIST names.
     /// A program that uses no GPU is started on a machine with GPUs by any of the others.
     #[arg(long, value_name = "WHAT")]
     #[serde(deserialize_with = "file::scalar")]
@@ -193,7 +194,7 @@ pub struct PlacementOptions {
     #[serde(deserialize_with = "file::scalar")]
     pub rank_by: Option<RankBy>,
 
-    /// GPUs that the job may use, in the order of the ranks: numbers as in prun topo, PCI addresses or UUIDs; or none
+    /// GPUs that the job may use, in the order of the ranks: numbers as in prun topo (0,2 or 0-3), PCI addresses or UUIDs; or none
     ///
     /// All ranks see the same list in CUDA_VISIBLE_DEVICES, so that the number of a rank's GPU is its local rank.
     #[arg(long, value_name = "LIST")]
@@ -215,7 +216,7 @@ pub struct PlacementOptions {
     /// Physical cores of each rank
     #[arg(long, value_name = "N")]
     #[serde(deserialize_with = "file::scalar")]
-    pub cpus_per_rank: Option<RankCount>,
+    pub cpus_per_rank: Option<CoreCount>,
 
     /// Look at links, errors and clocks of the GPUs while the job runs [default: yes where there are GPUs]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "yes|no")]

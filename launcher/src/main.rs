@@ -16,6 +16,7 @@ use std::path::Path;
 
 use launcher::command::{self, Command, OwnRank};
 use launcher::refused::Refused;
+use launcher::report::stdout::print;
 use launcher::run::{self, Done};
 use launcher::{bench, doctor, exit, experiment, machine, selftest, status};
 
@@ -65,18 +66,12 @@ fn prun(arguments: Vec<OsString>) -> u8 {
     })
 }
 
-/// A look at the machine, and prun's exit code for it.
+/// A look at the machine, and prun's exit code for it, unless it could not be shown.
 fn shown(done: machine::Done) -> u8 {
     match print(&done.text) {
         exit::SUCCESS => done.code,
         closed => closed,
     }
-}
-
-/// Text that was asked for; a reader who has seen enough (`| head`) is no error worth words.
-fn print(text: impl AsRef<[u8]>) -> u8 {
-    let written = std::io::stdout().write_all(text.as_ref()).and_then(|()| std::io::stdout().flush());
-    if written.is_ok() { exit::SUCCESS } else { exit::CLOSED_STDOUT }
 }
 
 fn write_script(script: &[u8], path: &Path) -> Result<u8, Refused> {

@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 
 use crate::batch::fit;
-use crate::doctor::watch::Change;
+use crate::doctor::watch::{self, Change};
 use crate::job::Job;
 use crate::machine::proof;
 use crate::placement::cpuset::CpuSet;
@@ -48,7 +48,8 @@ pub fn run(job: &Job, inherited: Vec<(OsString, OsString)>) -> Result<Done, Refu
         eprintln!("prun: {note}");
     }
     let mut context = start_context(inherited)?;
-    let node = Node::read_for(job, Path::new("/"), &context.inherited, &context.hostname);
+    let root = root(&context.inherited);
+    let node = Node::read_for(job, &root, &context.inherited, &context.hostname);
     if job.dry_run {
         let plan = placement::plan(job, &node, &context)?;
         return Ok(Done::Text(explain::explain(&plan, &node, &context)));
@@ -70,12 +71,14 @@ fn attempts(
     signals: &Signals,
     json: Option<&Jsonl>,
 ) -> Result<i32, Refused> {
+    let root = root(&context.inherited);
+    let is_real = root == Path::new("/");
     loop {
         let restart = context.restart_count;
         context.job_id = new_job_id()?;
         context.master_port = free_loopback_port()?;
         let mut plan = placement::plan(job, &node, context)?;
-        if let Some(note) = proof::before_start(&mut node, &plan, context) {
+        if let Some(note) = is_real.then(|| proof::before_start(&mut node, &plan, context)).flatten() {
             if job.verbosity >= 0 {
                 eprintln!("prun: {note}");
             }
@@ -86,11 +89,16 @@ fn attempts(
         }
         log::debug!("variables of another world that the ranks do not get: {:?}", plan.removed);
         let _hold = hold(&plan, &node);
-        let setting = Setting { signals, host: &context.hostname, restart, json, watched: watched(job, &plan) };
+        if !is_real {
+            // The device files of a made-up machine are not those of this one.
+            plan.node.ranks.iter_mut().for_each(|rank| rank.devices.clear());
+        }
+        let setting =
+            Setting { signals, host: &context.hostname, restart, json, root: &root, watched: watched(job, &plan) };
         let Outcome { code, rank_failed, faults, error_rates } = supervise::attempt(job, plan.node, &setting)
             .map_err(|error| Refused::new(without_prefix(&error.to_string())))?;
         if let (Some(machine), false) = (&mut node.machine, error_rates.is_empty()) {
-            let place = known::place(&context.inherited, Path::new("/"), machine);
+            let place = known::place(&context.inherited, &root, machine);
             known::note_errors(machine, place.as_deref(), &error_rates);
         }
         if !(rank_failed || faults.is_some()) || restart >= job.ending.max_restarts {
@@ -114,6 +122,12 @@ fn attempts(
     }
 }
 
+/// Where the machine's files are: `/`, unless a test of prun has made up a machine.
+fn root(inherited: &[(OsString, OsString)]) -> PathBuf {
+    let told = inherited.iter().find(|(name, _)| name == watch::TEST_ROOT);
+    told.map_or_else(|| "/".into(), |(_, root)| root.into())
+}
+
 /// The machine as it is now, without the GPUs that are lost.
 fn after_faults(job: &Job, before: &Node, faults: &[Change], context: &StartContext) -> Node {
     let lost: Vec<PciAddress> = faults
@@ -121,7 +135,7 @@ fn after_faults(job: &Job, before: &Node, faults: &[Change], context: &StartCont
         .filter(|fault| fault.is_lost())
         .filter_map(|fault| before.machine.as_ref()?.gpus.iter().find(|gpu| gpu.index == fault.gpu)?.address)
         .collect();
-    let mut node = Node::read_for(job, Path::new("/"), &context.inherited, &context.hostname);
+    let mut node = Node::read_for(job, &root(&context.inherited), &context.inherited, &context.hostname);
     node.leave_out(&lost);
     node
 }

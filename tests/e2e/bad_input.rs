@@ -131,6 +131,23 @@ fn a_full_disk_for_output_files_ends_the_job_and_says_so() {
 }
 
 #[test]
+fn text_that_cannot_be_written_is_told_and_a_reader_who_left_is_not() {
+    let ended = |arguments: &str| {
+        let command = format!("exec '{}' {arguments}", tests::built("prun").display());
+        let output = std::process::Command::new("sh").args(["-c", &command]).output().expect("sh");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for look in ["topo --json", "plan -n 1 --json", "doctor --during 1ms --json", "--help", "sweep --dry-run -- true"] {
+        let (code, said) = ended(&format!("{look} > /dev/full"));
+        assert_eq!(code, Some(125), "{look}: {said}");
+        assert!(said.contains("cannot write to standard output") && said.contains("No space left"), "{look}: {said}");
+    }
+    let pipe = format!("trap '' PIPE; '{}' man | true; :", tests::built("prun").display());
+    let output = std::process::Command::new("sh").args(["-c", &pipe]).output().expect("sh");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
 fn a_full_disk_for_stdout_ends_the_job_and_says_so() {
     let ended = Prun::new().under(["sh", "-c", "exec \"$@\" > /dev/full", "sh"]).ranks(2).sh("echo x; sleep 300").run();
     expect_refusal(&ended, REFUSED, "cannot write to prun's stdout");

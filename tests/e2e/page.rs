@@ -1,6 +1,7 @@
 //! The page of `prun topo --html` in a real browser: every link can be pointed at and then says what the model says
 //! (`prun topo --json`), there are as many as the model has, and no label lies over another.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,10 +15,15 @@ addEventListener("load", () => {
   const seen = {};
   let reached = 0;
   for (const group of document.querySelectorAll("g.link")) {
-    const path = group.querySelector("path"), length = path.getTotalLength(), frame = path.getScreenCTM();
+    const path = group.querySelector("path"), length = path.getTotalLength();
     let hit = false;
     for (let step = 1; step < 40 && !hit; step++) {
-      const point = path.getPointAtLength(length * step / 40).matrixTransform(frame);
+      const place = () => path.getPointAtLength(length * step / 40).matrixTransform(path.getScreenCTM());
+      let point = place();
+      // A machine of many GPUs is wider than the window: what is pointed at is scrolled into view first, as a user would.
+      if (point.x < 4 || point.x > innerWidth - 4) document.querySelector(".wide").scrollLeft += point.x - innerWidth / 2;
+      if (point.y < 4 || point.y > innerHeight - 4) scrollBy(0, point.y - innerHeight / 2);
+      point = place();
       const below = document.elementFromPoint(point.x, point.y);
       if (!below || below.closest("g.link") !== group) continue;
       below.dispatchEvent(new MouseEvent("mousemove", {bubbles: true, clientX: point.x, clientY: point.y}));
@@ -64,7 +70,7 @@ fn checked(page: &Path, browser: &str) -> (String, Value) {
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
-            "--window-size=2200,1400",
+            "--window-size=1200,900",
             "--virtual-time-budget=2000",
             "--dump-dom",
         ])
@@ -82,8 +88,9 @@ fn checked(page: &Path, browser: &str) -> (String, Value) {
     (title, serde_json::from_str(&seen).unwrap_or_default())
 }
 
-/// What the page must say of a link, from the model: its kind, its figures, its ends' PCIe links.
-fn expected(model: &Value, link: &Value) -> Vec<String> {
+/// What the page must say of a link, from the model and what the doctor says of it: its kind, its figures, its health, its
+/// ends' PCIe links and what was counted there.
+fn expected(model: &Value, doctor: &Value, link: &Value) -> Vec<String> {
     let mut lines = vec![format!("{} – {}: {} (", text(&link["a"]), text(&link["b"]), text(&link["kind"]))];
     if let (Some(there), Some(back)) = (link["gb-s"].as_f64(), link["back-gb-s"].as_f64()) {
         lines.push(format!("measured {there:.0} GB/s there, {back:.0} GB/s back"));
@@ -100,6 +107,10 @@ fn expected(model: &Value, link: &Value) -> Vec<String> {
     if link["peer-proven"] == true {
         lines.push("peer access proven".into());
     }
+    let place = format!("{}-{}", text(&link["a"]), text(&link["b"]));
+    if let Some(health) = list(&doctor["health"]).find(|health| health["place"] == place.as_str()) {
+        lines.push(format!("health {} of 100", health["score"]));
+    }
     for end in ["a", "b"] {
         let gpu = list(&model["gpu"]).find(|gpu| format!("GPU{}", gpu["index"]) == text(&link[end])).expect("a GPU");
         let device = list(&model["device"]).find(|device| device["address"] == gpu["address"]);
@@ -107,6 +118,13 @@ fn expected(model: &Value, link: &Value) -> Vec<String> {
             let now = format!("{}: PCIe now Gen", text(&link[end]));
             lines.push(now);
             lines.push(format!(" x{width}, at best "));
+        }
+        if let Some(counts) = device.and_then(|device| device["aer"]["correctable"].as_object()) {
+            let total: u64 = counts.values().filter_map(Value::as_u64).sum();
+            lines.push(format!("{}: {total} correctable", text(&link[end])));
+        }
+        if let Some(replays) = gpu["state"]["replays"].as_u64() {
+            lines.push(format!("{replays} replays"));
         }
     }
     lines
@@ -120,6 +138,17 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
+/// The machine with errors counted at GPU0, whose link has lost half of its lanes.
+fn with_counters(node: &str) -> String {
+    let counters = "width = 8\nmax-speed = \"16 GT/s\"\nmax-width = 16\n\n[device.aer.correctable]\nBadTLP = 17\nRxErr = 5\n\n[device.aer.fatal]\nDLP = 0\n";
+    let (before, after) = node.split_once("address = \"0000:1b:00.0\"\nkind").expect("GPU0's device");
+    let link = "width = 16\nmax-speed = \"16 GT/s\"\nmax-width = 16\n";
+    let changed = after.replacen(link, counters, 1);
+    let before = before.replacen("memory-mib = 49152\n", "memory-mib = 49152\n\n[gpu.state]\nreplays = 3\n", 1);
+    assert!(changed.contains("BadTLP") && before.contains("replays"), "the recorded machine has changed");
+    format!("{before}address = \"0000:1b:00.0\"\nkind{changed}")
+}
+
 #[test]
 fn every_link_can_be_pointed_at_and_no_label_lies_over_another() {
     let Some(browser) = chromium() else {
@@ -128,20 +157,35 @@ fn every_link_can_be_pointed_at_and_no_label_lies_over_another() {
     };
     let scratch = Scratch::new();
     let nodes: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("nodes");
-    let machines = ["hgx-h200", "dgx-1", "two-sockets-4gpu", "no-numa-directory", "two-h200-vm"];
+    let machines = [
+        "hgx-h200",
+        "dgx-1",
+        "dgx-a100",
+        "power9-6gpu",
+        "pcie-switches",
+        "two-sockets-4gpu",
+        "no-numa-directory",
+        "two-h200-vm",
+    ];
     for machine in machines {
+        let mut node = fs::read_to_string(nodes.join(format!("{machine}.toml"))).expect("a recorded machine");
+        if machine == "two-sockets-4gpu" {
+            node = with_counters(&node);
+        }
+        let node = scratch.file(&format!("{machine}.toml"), node.as_bytes(), 0o644);
         let page = scratch.join(format!("{machine}.html"));
         let topo = |options: &[&str]| {
-            let node = nodes.join(format!("{machine}.toml"));
             let output = Command::new(built("prun"))
                 .args(["topo", "--node"])
-                .arg(node)
+                .arg(&node)
                 .args(options)
                 .output()
                 .expect("prun is built");
             assert!(output.status.success(), "{machine}");
             output.stdout
         };
+        let doctor = Command::new(built("prun")).args(["doctor", "--json", "--node"]).arg(&node).output();
+        let doctor: Value = serde_json::from_slice(&doctor.expect("prun is built").stdout).expect("JSON");
         let nccl = scratch.file("nccl.log", b"vm:1:2 [0] NCCL INFO Channel 00/01 : 0 1\n", 0o644);
         topo(&["--html", page.to_str().expect("text"), "--nccl", nccl.to_str().expect("text")]);
         let model: Value = serde_json::from_slice(&topo(&["--json"])).expect("JSON");
@@ -153,9 +197,14 @@ fn every_link_can_be_pointed_at_and_no_label_lies_over_another() {
         assert_eq!(title, format!("CHECKED {} {gpus} fine", links.len()), "{machine}");
         for link in links {
             let said = text(&seen[format!("{}-{}", text(&link["a"]), text(&link["b"]))]);
-            for part in expected(&model, link) {
+            for part in expected(&model, &doctor, link) {
                 assert!(said.contains(&part), "{machine}: {part} is not in\n{said}");
             }
+        }
+        let said = text(&seen["GPU0-GPU1"]);
+        assert!(said.contains("health "), "{machine}: {said}");
+        if machine == "two-sockets-4gpu" {
+            assert!(said.contains("GPU0: 22 correctable, 0 fatal, 3 replays") && said.contains("health 70"), "{said}");
         }
         assert!(text(&seen["GPU0-GPU1"]).contains("on NCCL's ring: 1 of 1 channels"), "{machine}");
     }

@@ -2,7 +2,7 @@
 
 use super::{Examination, Finding, Level};
 use crate::topology::aer::{self, Counts, Severity};
-use crate::topology::{Device, Gpu, Machine, gpu_name};
+use crate::topology::{Device, ErrorRates, Gpu, Machine, gpu_name};
 
 /// Errors per second above which a link is in trouble and not just unlucky.
 const MANY_PER_SECOND: f64 = 10.0;
@@ -18,19 +18,41 @@ pub fn grown(before: &Device, after: &Device) -> Vec<(Severity, String, u64)> {
         .collect()
 }
 
-/// How many correctable errors a second, and whether any was worse.
-pub fn rates(examined: &Examination, gpu: &Gpu) -> Option<(f64, u64)> {
-    let after = examined.machine.device_of(gpu)?;
-    let before = examined.earlier.as_ref()?.device(after.address)?;
-    if after.aer.is_unknown() || examined.seconds <= 0.0 {
+/// How many correctable errors a second, and how many were worse.
+pub fn rates(examined: &Examination, gpu: &Gpu) -> Option<ErrorRates> {
+    let earlier = examined.earlier.as_ref()?;
+    let before = earlier.gpus.iter().find(|its| its.address == gpu.address && gpu.address.is_some());
+    let replays = |gpu: &Gpu| gpu.state.as_ref().and_then(|state| state.replays);
+    let devices = examined.machine.device_of(gpu).zip(gpu.address.and_then(|address| earlier.device(address)));
+    between(devices, (before.and_then(replays), replays(gpu)), examined.seconds)
+}
+
+/// What was counted in so many seconds between an earlier state and a later one (`devices` has the later one first): by the kernel, or else the packets that the driver saw sent again.
+pub fn between(
+    devices: Option<(&Device, &Device)>,
+    replays: (Option<u64>, Option<u64>),
+    seconds: f64,
+) -> Option<ErrorRates> {
+    if seconds <= 0.0 {
         return None;
     }
-    let grown = grown(before, after);
-    let sum = |wanted: fn(Severity) -> bool| {
-        grown.iter().filter(|(severity, _, _)| wanted(*severity)).map(|(_, _, count)| count).sum::<u64>()
-    };
-    let correctable = sum(|severity| severity == Severity::Correctable) as f64 / examined.seconds;
-    Some((correctable, sum(|severity| severity != Severity::Correctable)))
+    if let Some((after, before)) = devices.filter(|(after, _)| !after.aer.is_unknown()) {
+        let grown = grown(before, after);
+        let sum = |wanted: fn(Severity) -> bool| {
+            grown
+                .iter()
+                .filter(|(severity, _, _)| wanted(*severity))
+                .fold(0u64, |sum, (_, _, count)| sum.saturating_add(*count))
+        };
+        return Some(ErrorRates {
+            correctable_per_s: sum(|severity| severity == Severity::Correctable) as f64 / seconds,
+            worse: Some(sum(|severity| severity != Severity::Correctable)),
+        });
+    }
+    let (Some(before), Some(after)) = replays else { return None };
+    // A driver that was loaded anew counts from the start.
+    let grown = if after >= before { after - before } else { after };
+    Some(ErrorRates { correctable_per_s: grown as f64 / seconds, worse: None })
 }
 
 /// All findings about errors.
@@ -109,6 +131,22 @@ mod tests {
     }
 
     #[test]
+    fn where_the_kernel_counts_nothing_the_driver_s_replays_do() {
+        let with = |replays: u64| {
+            let mut machine = two_sockets();
+            machine.gpus[0].state = Some(crate::topology::GpuState { replays: Some(replays), ..Default::default() });
+            machine
+        };
+        let examined = Examination { earlier: Some(with(5)), machine: with(45), seconds: 2.0, ..Examination::default() };
+        let rates = rates(&examined, &examined.machine.gpus[0]);
+        assert_eq!(rates, Some(ErrorRates { correctable_per_s: 20.0, worse: None }));
+        let scores = super::super::health::all(&examined);
+        let gpu = scores.iter().find(|health| health.place == "GPU0").unwrap();
+        assert_eq!(gpu.score(), super::super::health::AT_MOST, "{}", gpu.text());
+        assert!(gpu.text().contains("20.0 replays a second") && gpu.text().contains("not known: worse errors"), "{}", gpu.text());
+    }
+
+    #[test]
     fn only_what_grows_is_a_finding() {
         let examined = |before: Machine, after: Machine| Examination {
             earlier: Some(before),
@@ -135,7 +173,10 @@ mod tests {
             after
         });
         assert_eq!(findings(&lost)[0].level, Level::Fault);
-        assert_eq!(rates(&lost, &lost.machine.gpus[0]), Some((0.0, 1)));
+        assert_eq!(
+            rates(&lost, &lost.machine.gpus[0]),
+            Some(ErrorRates { correctable_per_s: 0.0, worse: Some(1) })
+        );
         assert_eq!(rates(&lost, &lost.machine.gpus[1]), None);
     }
 }

@@ -9,8 +9,12 @@
 //! | lanes | 30 | lanes in use / lanes that both ends have; NVLinks that are up / all of them |
 //! | speed | 20 | speed / speed that both ends have; only while the GPU works |
 //! | bandwidth | 25 | measured to the slowest peer / what the kind of link should give, 1 at most |
-//! | correctable errors | 10 | 1 / (1 + errors a second) |
+//! | correctable errors | 10 | 1 / (1 + errors a second); packets sent again where the kernel counts no errors |
 //! | worse errors | 15 | 1 if there was none while it was looked at, else 0 |
+//!
+//! One grave fault must not drown in what is fine: a link that has lost three quarters of its lanes, speed or
+//! bandwidth, that reports errors which are not repaired, or [`STORM_PER_SECOND`] errors a second that are, has
+//! [`AT_MOST`] at most, which is under the threshold.
 
 use serde_json::{Value, json};
 
@@ -21,6 +25,12 @@ use crate::topology::{ErrorRates, Gpu, Link, LinkKind, Machine, PciLink, gpu_nam
 
 /// Below this, a link is avoided where there is another way, and libcomm sends smaller chunks over it.
 pub const THRESHOLD: u32 = 60;
+/// What a link with a grave fault has at most.
+pub const AT_MOST: u32 = 50;
+/// So little of lanes, speed or bandwidth is a grave fault.
+const GRAVE_PART: f64 = 0.25;
+/// So many repaired errors a second are one, too: the link does little else.
+const STORM_PER_SECOND: f64 = 10.0;
 
 /// One reason of a score.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +43,8 @@ pub struct Term {
     pub value: Option<f64>,
     /// Where the value comes from.
     pub evidence: String,
+    /// Whether it is so bad that the rest does not count.
+    pub is_grave: bool,
 }
 
 /// A score and its reasons.
@@ -50,7 +62,13 @@ impl Health {
         let known = || self.terms.iter().filter_map(|term| Some((term.weight, term.value?)));
         let weights: f64 = known().map(|(weight, _)| weight).sum();
         let sum: f64 = known().map(|(weight, value)| weight * value).sum();
-        if weights > 0.0 { (sum / weights * 100.0).round() as u32 } else { 100 }
+        let mean = if weights > 0.0 { (sum / weights * 100.0).round() as u32 } else { 100 };
+        if self.grave().is_some() { mean.min(AT_MOST) } else { mean }
+    }
+
+    /// The first of its terms that is a grave fault.
+    fn grave(&self) -> Option<&Term> {
+        self.terms.iter().find(|term| term.is_grave)
     }
 
     /// Whether it is a link's, not a GPU's or the machine's.
@@ -69,7 +87,8 @@ impl Health {
             .collect();
         let unknown: Vec<&str> = self.terms.iter().filter(|term| term.value.is_none()).map(|term| term.name).collect();
         let rest = if unknown.is_empty() { String::new() } else { format!("; not known: {}", unknown.join(", ")) };
-        format!("health of {}: {} of 100: {}{rest}", self.place, self.score(), known.join(", "))
+        let limit = self.grave().map_or(String::new(), |term| format!(", at most {AT_MOST} because of {}", term.name));
+        format!("health of {}: {} of 100{limit}: {}{rest}", self.place, self.score(), known.join(", "))
     }
 
     /// For programs.
@@ -79,7 +98,8 @@ impl Health {
             .iter()
             .map(|term| json!({"name": term.name, "weight": term.weight, "value": term.value, "evidence": term.evidence}))
             .collect();
-        json!({"place": self.place, "score": self.score(), "terms": terms})
+        let limited_by = self.grave().map(|term| term.name);
+        json!({"place": self.place, "score": self.score(), "limited_by": limited_by, "terms": terms})
     }
 }
 
@@ -97,9 +117,7 @@ pub fn all(examined: &Examination) -> Vec<Health> {
 fn with_rates(examined: &Examination) -> Machine {
     let mut machine = examined.machine.clone();
     for gpu in &mut machine.gpus {
-        if let Some((correctable_per_s, worse)) = errors::rates(examined, gpu) {
-            gpu.errors = Some(ErrorRates { correctable_per_s, worse });
-        }
+        gpu.errors = errors::rates(examined, gpu).or(gpu.errors);
     }
     machine
 }
@@ -178,7 +196,7 @@ struct End {
     name: String,
     now: PciLink,
     best: PciLink,
-    works: bool,
+    busy: Busy,
     errors: Option<ErrorRates>,
 }
 
@@ -190,7 +208,7 @@ impl End {
             name: gpu_name(gpu.index),
             now: device.map(|device| device.link).unwrap_or_default(),
             best: device.map(|device| link::best(device, above)).unwrap_or_default(),
-            works: link::busy(gpu) == Busy::Yes,
+            busy: link::busy(gpu),
             errors: gpu.errors,
         }
     }
@@ -204,16 +222,22 @@ impl End {
         let (now, best) = self.now.speed.zip(self.best.max_speed)?;
         let generation = |speed: crate::topology::Speed| f64::from(speed.generation().unwrap_or(1));
         let part = pow(2.0, generation(now) - generation(best)).min(1.0);
-        (self.works || now >= best).then(|| (part, if self.works { "under load" } else { "at rest" }.into()))
+        let said = match self.busy {
+            Busy::Yes => "under load",
+            Busy::No => "at rest",
+            Busy::Unknown => "load not known",
+        };
+        (self.busy == Busy::Yes || now >= best).then(|| (part, said.into()))
     }
 
     fn correctable(&self) -> Option<(f64, String)> {
-        let rate = self.errors?.correctable_per_s;
-        Some((1.0 / (1.0 + rate), format!("{rate:.1} a second")))
+        let ErrorRates { correctable_per_s: rate, worse } = self.errors?;
+        let what = if worse.is_some() { "" } else { " replays" };
+        Some((1.0 / (1.0 + rate), format!("{rate:.1}{what} a second")))
     }
 
     fn worse(&self) -> Option<(f64, String)> {
-        let worse = self.errors?.worse;
+        let worse = self.errors?.worse?;
         Some((if worse == 0 { 1.0 } else { 0.0 }, format!("{worse} seen")))
     }
 }
@@ -257,7 +281,14 @@ fn ends<'a>(machine: &'a Machine, link: &Link) -> Option<[&'a Gpu; 2]> {
 }
 
 fn term(name: &'static str, weight: f64, value: Option<f64>, evidence: String) -> Term {
-    Term { name, weight, value, evidence }
+    let least = match name {
+        "lanes" | "speed" | "bandwidth" => GRAVE_PART,
+        "correctable errors" => 1.0 / (1.0 + STORM_PER_SECOND),
+        // Any worse error; what is not a link's own has its score already.
+        "worse errors" => 0.0,
+        _ => -1.0,
+    };
+    Term { name, weight, value, evidence, is_grave: value.is_some_and(|value| value <= least + 1e-9) }
 }
 
 fn known(place: String, terms: Vec<Term>) -> Option<Health> {
@@ -294,18 +325,54 @@ mod tests {
     }
 
     #[test]
+    fn one_grave_fault_is_enough_to_be_avoided() {
+        let busy = || Some(crate::topology::GpuState { busy_percent: Some(100), ..Default::default() });
+        let hurt = |change: &dyn Fn(&mut Machine)| {
+            let mut machine = two_sockets();
+            change(&mut machine);
+            let health = of_gpu(&machine, &machine.gpus[2]).unwrap();
+            (health.score(), health.json()["limited_by"].clone(), health.text())
+        };
+        // F07: 5 of 32 GT/s while the GPU works, all lanes there; the mean alone would be 65.
+        let (score, by, text) = hurt(&|machine| {
+            machine.gpus[2].state = busy();
+            machine.devices[5].link.speed = crate::topology::Speed::of_generation(2);
+        });
+        assert_eq!((score, by), (50, "speed".into()), "{text}");
+        assert!(text.starts_with("health of GPU2: 50 of 100, at most 50 because of speed: lanes 100 %"), "{text}");
+        // The same at rest costs nothing.
+        let slow = |machine: &mut Machine| machine.devices[5].link.speed = crate::topology::Speed::of_generation(1);
+        assert_eq!(hurt(&slow).0, 100);
+        // 2.5 of 16 GT/s.
+        let stuck = |machine: &mut Machine| {
+            machine.gpus[2].state = busy();
+            machine.devices[5].link.max_speed = crate::topology::Speed::of_generation(4);
+            slow(machine);
+        };
+        assert_eq!(hurt(&stuck).0, 50);
+        let errors = |correctable_per_s: f64, worse: u64| {
+            hurt(&move |machine: &mut Machine| {
+                machine.gpus[2].errors = Some(ErrorRates { correctable_per_s, worse: Some(worse) });
+            })
+        };
+        assert_eq!(errors(0.0, 1).1, "worse errors");
+        assert_eq!((errors(0.0, 1).0, errors(12.0, 0).0, errors(0.0, 0).0), (50, 50, 100));
+        assert_eq!(errors(12.0, 0).1, "correctable errors");
+        assert!(errors(2.0, 0).0 > 60 && errors(2.0, 0).1.is_null());
+    }
+
+    #[test]
     fn a_link_has_the_worse_of_its_ends_and_the_machine_its_worst_link() {
         let mut machine = two_sockets();
         let link = |machine: &Machine, a, b| of_link(machine, machine.gpu_link(a, b).unwrap()).unwrap();
         assert_eq!(link(&machine, 1, 2).score(), 100);
         machine.devices[5].link.width = Some(4);
-        machine.gpus[1].errors = Some(ErrorRates { correctable_per_s: 9.0, worse: 0 });
-        // 30 × 1/4 + 20 + 10 × 1/10 + 15 of 75.
+        machine.gpus[1].errors = Some(ErrorRates { correctable_per_s: 9.0, worse: Some(0) });
+        // 30 × 1/4 + 20 + 10 × 1/10 + 15 of 75 would be 58.
         let hurt = link(&machine, 1, 2);
-        assert_eq!(hurt.score(), 58, "{}", hurt.text());
+        assert_eq!(hurt.score(), AT_MOST, "{}", hurt.text());
         assert!(hurt.text().contains("GPU2: Gen5 x4 of Gen5 x16") && hurt.text().contains("GPU1: 9.0 a second"));
-        // GPU2 itself has no errors that are known: 30 × 1/4 + 20 of 50.
-        assert_eq!(of_machine(&machine).unwrap().score(), 55);
+        assert_eq!(of_machine(&machine).unwrap().score(), AT_MOST);
         assert!(is_avoided(&machine, 1, 2) && !is_avoided(&machine, 0, 1));
         // NVLinks do not care for PCIe lanes.
         assert_eq!(link(&machine, 0, 1).score(), 100);

@@ -2,19 +2,20 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
-use super::{Finding, Level};
+use super::{Finding, Level, log};
 use crate::topology::Machine;
 
-/// Lines of the kernel log that are kept.
-const MOST_LINES: usize = 20;
 /// CUDA pins memory for copies; less than this and large copies fail or are slow.
 const ENOUGH_MEMLOCK_MIB: u64 = 64;
+/// A rank with less than this has hardly room for its libraries; CUDA alone takes about as much of the host's memory.
+const LEAST_RANK_MIB: u64 = 512;
+/// A library file is searched this far for what it was built for.
+const MOST_SEARCHED: usize = 1 << 30;
 
 /// Limits and operating system, as they were found.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -50,6 +51,9 @@ pub struct Host {
     /// The NCCL library that is installed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nccl: Option<String>,
+    /// The CUDA that this NCCL was built for, as `13.0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nccl_cuda: Option<String>,
     /// The version of the CUDA library that programs of this machine load, which must be the driver's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_library: Option<String>,
@@ -59,14 +63,25 @@ pub struct Host {
     /// Lines about GPUs and PCIe errors in the kernel log; absent: it may not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_log: Option<Vec<String>>,
+    /// How many of these lines came while somebody looked; they are the last ones.
+    pub kernel_log_new: usize,
+    /// How long the machine has run, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uptime_s: Option<f64>,
 }
 
-/// Looks at this machine.
-pub fn read() -> Host {
+/// Looks at this machine. `log_before` is the kernel log as it was when the look began.
+pub fn read(log_before: Option<&[String]>) -> Host {
     let mib = |resource| getrlimit(resource).current.map(|bytes| bytes >> 20);
     let shm = rustix::fs::statvfs("/dev/shm").ok();
     let root = Path::new("/");
     let text = |path: &str| fs::read_to_string(root.join(path)).ok();
+    let nccl = installed("libnccl.so.");
+    let kernel_log = log::read();
+    let kernel_log_new = match (&kernel_log, log_before) {
+        (Some(now), Some(before)) => now.iter().filter(|line| !before.contains(line)).count(),
+        _ => 0,
+    };
     Host {
         memlock_mib: mib(Resource::Memlock),
         open_files: getrlimit(Resource::Nofile).maximum,
@@ -80,11 +95,14 @@ pub fn read() -> Host {
             || text("proc/1/environ").is_some_and(|environ| environ.contains("container=")),
         has_cgroup: has_cgroup(),
         numa_balancing: text("proc/sys/kernel/numa_balancing").map(|text| text.trim() != "0"),
-        nccl: installed("libnccl.so."),
+        nccl_cuda: nccl.as_ref().and_then(|(path, _)| built_for(path)),
+        nccl: nccl.map(|(_, version)| version),
         // The name without a version is a link to it.
-        cuda_library: installed("libcuda.so.").filter(|version| version.contains('.')),
+        cuda_library: installed("libcuda.so.").map(|(_, version)| version).filter(|version| version.contains('.')),
         cuda_toolkit: text("usr/local/cuda/version.json").and_then(|text| toolkit(&text)),
-        kernel_log: kernel_log(),
+        kernel_log,
+        kernel_log_new,
+        uptime_s: text("proc/uptime").and_then(|text| text.split(' ').next()?.parse().ok()),
     }
 }
 
@@ -94,8 +112,8 @@ fn has_cgroup() -> bool {
     made.is_some_and(|cgroup| cgroup.remove())
 }
 
-/// The longest version in the name of an installed library: `libnccl.so.2` is a link to `libnccl.so.2.28.9`.
-fn installed(library: &str) -> Option<String> {
+/// An installed library and the longest version in its names: `libnccl.so.2` is a link to `libnccl.so.2.28.9`.
+fn installed(library: &str) -> Option<(PathBuf, String)> {
     let places = [
         "/usr/lib/x86_64-linux-gnu",
         "/usr/lib/aarch64-linux-gnu",
@@ -106,9 +124,41 @@ fn installed(library: &str) -> Option<String> {
     places
         .iter()
         .flat_map(|place| fs::read_dir(place).into_iter().flatten().flatten())
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter_map(|name| name.strip_prefix(library).map(str::to_owned))
-        .max_by_key(String::len)
+        .filter_map(|entry| Some((entry.path(), entry.file_name().to_str()?.strip_prefix(library)?.to_owned())))
+        .max_by_key(|(_, version)| version.len())
+}
+
+/// The CUDA that a library of NCCL was built for: it holds the text `NCCL version 2.28.9+cuda13.0`.
+fn built_for(library: &Path) -> Option<String> {
+    const MARK: &[u8] = b"+cuda";
+    let mut file = fs::File::open(library).ok()?;
+    let (mut buffer, mut kept, mut searched) = (vec![0u8; 1 << 20], 0, 0);
+    while searched < MOST_SEARCHED {
+        let count = file.read(&mut buffer[kept..]).ok().filter(|count| *count > 0)?;
+        let filled = &buffer[..kept + count];
+        let mut from = 0;
+        while let Some(at) = filled[from..].iter().position(|&byte| byte == MARK[0]).map(|at| from + at) {
+            let rest = &filled[at..];
+            let version: String = rest
+                .strip_prefix(MARK)
+                .unwrap_or_default()
+                .iter()
+                .map(|&byte| char::from(byte))
+                .take_while(|letter| letter.is_ascii_digit() || *letter == '.')
+                .take(8)
+                .collect();
+            if self::version(&version).is_some() {
+                return Some(version);
+            }
+            from = at + 1;
+        }
+        // A mark that lies across two pieces is found in the next one.
+        let end = filled.len();
+        let tail = end.min(32);
+        buffer.copy_within(end - tail..end, 0);
+        (kept, searched) = (tail, searched + count);
+    }
+    None
 }
 
 /// `"cuda" : { "name" : "CUDA SDK", "version" : "13.0.48" }` of the toolkit's own file.
@@ -124,31 +174,64 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Records of `/dev/kmsg` that are about GPUs or PCIe errors; `None` if it may not be read.
-fn kernel_log() -> Option<Vec<String>> {
-    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
-    let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open("/dev/kmsg").ok()?;
-    let (mut lines, mut buffer) = (Vec::new(), [0u8; 8192]);
-    // Each read gives one record; the end is "would block", and a record that was overwritten meanwhile is passed over.
-    for _ in 0..200_000 {
-        match file.read(&mut buffer) {
-            Ok(count) => lines.extend(interesting(&String::from_utf8_lossy(&buffer[..count]))),
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
-            Err(_) => break,
+/// Whether the machine has room for so many ranks.
+pub fn room(machine: &Machine, ranks: Option<u32>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut add = |finding| findings.push(finding);
+    let gpus = machine.nvidia_gpus().count();
+    if let Some(ranks) = ranks.filter(|ranks| gpus > 0 && *ranks as usize > gpus) {
+        let s = if gpus == 1 { "" } else { "s" };
+        add(Finding::new(Level::Warning, "gpus", "GPUs", format!("{ranks} ranks, {gpus} GPU{s}"))
+            .seen("each rank gets a GPU of its own")
+            .try_this("`--share-gpus`, if ranks may share; or `--map-by none`, if the program uses no GPU")
+            .costs(0.5));
+    }
+    let Some(cpus) = &machine.cpus else { return findings };
+    if let Some(ranks) = ranks {
+        let usable = cpus.usable.len();
+        let time = cpus.quota.unwrap_or(usable as f64);
+        if (ranks as usize) > usable || f64::from(ranks) > time {
+            add(Finding::new(
+                Level::Warning,
+                "cpus",
+                "CPUs",
+                format!("{ranks} ranks have {:.1} CPUs", time.min(usable as f64)),
+            )
+            .seen(format!("usable: {}", cpus.usable))
+            .try_this("fewer ranks, or more CPUs from the batch system or container")
+            .costs(0.5));
         }
     }
-    let skip = lines.len().saturating_sub(MOST_LINES);
-    Some(lines.split_off(skip))
+    if cpus.usable.len() < gpus {
+        add(Finding::new(
+            Level::Warning,
+            "cpus",
+            "CPUs",
+            format!("{gpus} GPUs, and {} CPUs to feed them", cpus.usable.len()),
+        )
+        .seen(format!("usable: {}", cpus.usable))
+        .try_this("more CPUs from the batch system or container")
+        .costs(0.4));
+    }
+    findings
 }
 
-/// `6,1234,5678,-;NVRM: Xid …` without its prefix, if it is about GPUs or PCIe errors.
-fn interesting(record: &str) -> Option<String> {
-    let line = record.lines().next()?.split_once(';').map_or(record, |(_, line)| line).trim();
-    let wanted = line.contains("NVRM: Xid")
-        || line.contains("AER: ")
-        || line.contains("PCIe Bus Error")
-        || line.contains("fallen off the bus");
-    wanted.then(|| line.chars().take(200).collect())
+/// A cgroup that allows less memory than the ranks need to begin at all.
+fn memory(host: &Host, gpus: usize, ranks: Option<u32>) -> Option<Finding> {
+    let limit = host.memory_limit_mib?;
+    let ranks = ranks.map_or(gpus.max(1) as u64, u64::from);
+    (limit < ranks * LEAST_RANK_MIB).then(|| {
+        let s = if ranks == 1 { "" } else { "s" };
+        Finding::new(
+            Level::Warning,
+            "memory-limit",
+            "cgroup",
+            format!("it allows {limit} MiB of memory for {ranks} rank{s}: the kernel kills what needs more"),
+        )
+        .seen(format!("memory limit of the cgroup; {LEAST_RANK_MIB} MiB a rank are little already"))
+        .try_this("a larger limit from the batch system or container (`docker run --memory`, `#SBATCH --mem`)")
+        .costs(0.5)
+    })
 }
 
 /// All findings about limits and operating system.
@@ -197,32 +280,6 @@ pub fn findings(host: &Host, machine: &Machine, ranks: Option<u32>) -> Vec<Findi
         add(Finding::new(Level::Advice, "cgroup", "cgroup", "prun may make no cgroup here: a process that leaves its session and its parents could outlive its job if prun, rankd and keeper are all killed at once")
             .try_this("a delegated cgroup: `systemd-run --user --scope -p Delegate=yes`, or root"));
     }
-    if let (Some(cpus), Some(ranks)) = (&machine.cpus, ranks) {
-        let usable = cpus.usable.len();
-        let time = cpus.quota.unwrap_or(usable as f64);
-        if (ranks as usize) > usable || f64::from(ranks) > time {
-            add(Finding::new(
-                Level::Warning,
-                "cpus",
-                "CPUs",
-                format!("{ranks} ranks have {:.1} CPUs", time.min(usable as f64)),
-            )
-            .seen(format!("usable: {}", cpus.usable))
-            .try_this("fewer ranks, or more CPUs from the batch system or container")
-            .costs(0.5));
-        }
-    }
-    if let Some(cpus) = machine.cpus.as_ref().filter(|cpus| cpus.usable.len() < gpus) {
-        add(Finding::new(
-            Level::Warning,
-            "cpus",
-            "CPUs",
-            format!("{gpus} GPUs, and {} CPUs to feed them", cpus.usable.len()),
-        )
-        .seen(format!("usable: {}", cpus.usable))
-        .try_this("more CPUs from the batch system or container")
-        .costs(0.4));
-    }
     if host.numa_balancing == Some(true) && machine.memory.iter().filter(|node| !node.cpus.is_empty()).count() > 1 {
         add(Finding::new(
             Level::Advice,
@@ -232,6 +289,22 @@ pub fn findings(host: &Host, machine: &Machine, ranks: Option<u32>) -> Vec<Findi
         )
         .seen("kernel.numa_balancing is on")
         .try_this("`sysctl kernel.numa_balancing=0` for pinned jobs"));
+    }
+    findings.extend(memory(host, gpus, ranks));
+    let mut add = |finding| findings.push(finding);
+    if let (Some(built), Some(served)) = (&host.nccl_cuda, &machine.cuda)
+        && let (Some(built_for), Some(most)) = (version(built), version(served))
+        && built_for.0 > most.0
+    {
+        add(Finding::new(
+            Level::Warning,
+            "nccl-cuda",
+            "NCCL",
+            "it was built for a generation of CUDA that the driver does not serve: it does not start",
+        )
+        .seen(format!("NCCL {} for CUDA {built}, the driver serves up to {served}", host.nccl.as_deref().unwrap_or("?")))
+        .try_this("NCCL for an older CUDA, or a newer driver")
+        .costs(0.8));
     }
     for note in machine.notes.iter().filter(|note| note.contains("NVML did not answer")) {
         add(Finding::new(Level::Fault, "driver", "NVIDIA driver", "its library does not work with it")
@@ -270,38 +343,9 @@ pub fn findings(host: &Host, machine: &Machine, ranks: Option<u32>) -> Vec<Findi
             .seen(format!("toolkit {toolkit}, the driver serves up to {served}"))
             .try_this("a newer driver, an older toolkit, or the package cuda-compat"));
     }
-    for line in host.kernel_log.iter().flatten() {
-        let fallen = line.contains("fallen off the bus");
-        let xid = line.contains("Xid");
-        let (level, what) = match (fallen, xid) {
-            (true, _) => (Level::Fault, "a GPU fell off the bus since the machine was started"),
-            (false, true) => (Level::Warning, "the NVIDIA driver reported an error since the machine was started"),
-            (false, false) => (Level::Warning, "the kernel reported a PCIe error since the machine was started"),
-        };
-        add(Finding::new(level, "kernel-log", "kernel log", what)
-            .seen(line.clone())
-            .try_this(xid_cure(line))
-            .costs(if fallen { 1.0 } else { 0.1 }));
-    }
+    let lines = host.kernel_log.as_deref().unwrap_or_default();
+    findings.extend(log::findings(lines, host.kernel_log_new, host.uptime_s));
     findings
-}
-
-/// What NVIDIA's numbers for errors are about.
-fn xid_cure(line: &str) -> &'static str {
-    let number =
-        line.split("Xid").nth(1).and_then(|rest| rest.rsplit_once("): ").or(Some(("", rest)))).and_then(|(_, rest)| {
-            rest.trim_start_matches([':', ' ']).split([',', ' ', ':']).next()?.parse::<u32>().ok()
-        });
-    match number {
-        Some(13 | 31 | 43 | 45 | 68) => "usually a fault of the program: compute-sanitizer finds where",
-        Some(48 | 63 | 64 | 92 | 94 | 95) => {
-            "memory errors: `nvidia-smi -q -d ECC,ROW_REMAPPER`; exchange the card if they come again"
-        }
-        Some(74) => "NVLink errors: `nvidia-smi nvlink -e`; reseat bridges",
-        Some(79) => "the GPU fell off the bus: power, temperature, seating",
-        Some(119 | 120) => "the GPU's own processor hung: driver update, cold start",
-        _ => "`dmesg` around that line",
-    }
 }
 
 #[cfg(test)]
@@ -319,18 +363,58 @@ mod tests {
             ..Host::default()
         };
         assert_eq!(findings(&fine, &two_sockets(), Some(16)), []);
+        assert_eq!(findings(&Host { memory_limit_mib: Some(8192), ..fine.clone() }, &two_sockets(), Some(16)), []);
         let tight = Host {
             memlock_mib: Some(8),
             open_files: Some(1024),
             shm_mib: Some(64),
             numa_balancing: Some(true),
+            memory_limit_mib: Some(4096),
             kernel_log: Some(vec!["NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.".into()]),
             ..Host::default()
         };
         let found = findings(&tight, &two_sockets(), Some(17));
         let checks: Vec<&str> = found.iter().map(|finding| finding.check).collect();
-        assert_eq!(checks, ["memlock", "open-files", "shm", "sysfs", "cgroup", "cpus", "numa-balancing", "kernel-log"]);
+        let expected = ["memlock", "open-files", "shm", "sysfs", "cgroup", "numa-balancing", "memory-limit", "kernel-log"];
+        assert_eq!(checks, expected);
         assert_eq!(found.last().unwrap().level, Level::Fault);
+    }
+
+    #[test]
+    fn whether_ranks_fit_is_asked_of_any_machine() {
+        let said = |machine: &Machine, ranks: u32| {
+            room(machine, Some(ranks)).into_iter().map(|finding| finding.what).collect::<Vec<_>>()
+        };
+        let mut machine = two_sockets();
+        assert_eq!(said(&machine, 4), [""; 0]);
+        assert_eq!(said(&machine, 17), ["17 ranks, 4 GPUs", "17 ranks have 16.0 CPUs"]);
+        machine.gpus.truncate(2);
+        assert_eq!(said(&machine, 9), ["9 ranks, 2 GPUs"]);
+        machine.cpus.as_mut().unwrap().quota = Some(1.5);
+        assert_eq!(said(&machine, 2), ["2 ranks have 1.5 CPUs"]);
+        machine.cpus = None;
+        machine.gpus.clear();
+        assert_eq!(said(&machine, 9), [""; 0]);
+    }
+
+    #[test]
+    fn what_nccl_was_built_for_is_found_in_it() {
+        let path = std::env::temp_dir().join(format!("prun-nccl-{}", std::process::id()));
+        // The mark lies across the first two pieces that are read.
+        let mut content = vec![b'+'; (1 << 20) - 8];
+        content.extend(b"\0NCCL version 2.28.9+cuda13.0\0rest");
+        fs::write(&path, &content).unwrap();
+        assert_eq!(built_for(&path).as_deref(), Some("13.0"));
+        fs::write(&path, b"+cuda+cudart +cuda1 ").unwrap();
+        assert_eq!(built_for(&path), None);
+        let _ = fs::remove_file(&path);
+        let host = Host { has_sys: true, has_cgroup: true, nccl_cuda: Some("13.0".into()), ..Host::default() };
+        let checks = |cuda: &str| {
+            let machine = Machine { cuda: Some(cuda.into()), ..two_sockets() };
+            findings(&host, &machine, None).iter().map(|finding| (finding.check, finding.level)).collect::<Vec<_>>()
+        };
+        assert_eq!((checks("12.9"), checks("13.0")), (vec![("nccl-cuda", Level::Warning)], vec![]));
+        let _ = read(None);
     }
 
     #[test]
@@ -355,18 +439,5 @@ mod tests {
         assert_eq!(checks("570.86.15", "13.1.0"), [("driver-mismatch", Level::Fault), ("cuda-version", Level::Advice)]);
         assert_eq!(checks("580.159.04", "14.0.0"), [("cuda-version", Level::Warning)]);
         assert_eq!(toolkit("nonsense"), None);
-    }
-
-    #[test]
-    fn records_of_the_kernel_log_are_picked_out() {
-        assert_eq!(
-            interesting("6,1,2,-;NVRM: Xid (PCI:0000:1b:00): 31, pid=1\n SUB=x").unwrap(),
-            "NVRM: Xid (PCI:0000:1b:00): 31, pid=1"
-        );
-        assert_eq!(interesting("6,1,2,-;usb 1-1: new device"), None);
-        assert!(xid_cure("NVRM: Xid (PCI:0000:1b:00): 31, pid=1").contains("program"));
-        assert!(xid_cure("NVRM: Xid 48").contains("memory"));
-        assert!(xid_cure("AER: x").contains("dmesg"));
-        let _ = read();
     }
 }

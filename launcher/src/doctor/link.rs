@@ -3,8 +3,10 @@
 //! Only the device's end is judged: a port that has less below it than it could serve is as it should be. Lanes count
 //! always; speed of a GPU only while it works, since idle GPUs slow their link down to save power.
 
+use serde_json::{Value, json};
+
 use super::{Finding, Level};
-use crate::topology::{AMD, Device, DeviceKind, Gpu, Machine, NVIDIA, PciLink, gpu_name};
+use crate::topology::{AMD, Device, DeviceKind, Gpu, Machine, NVIDIA, PciAddress, PciLink, gpu_name};
 
 /// What can be said of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub enum Verdict {
     Unknown,
     /// Slower than possible, and idle: that may be right.
     Idle,
+    /// Slower than possible, and nobody knows whether the GPU works.
+    SlowAtUnknownLoad,
     /// Lanes are missing.
     Narrow {
         /// Lanes in use.
@@ -55,7 +59,8 @@ pub fn judge(device: &Device, above: Option<&Device>, gpu: Option<Busy>) -> Vec<
     }
     match (device.link.speed, best.max_speed) {
         (Some(now), Some(best)) if now < best => verdicts.push(match gpu {
-            Some(Busy::No | Busy::Unknown) => Verdict::Idle,
+            Some(Busy::No) => Verdict::Idle,
+            Some(Busy::Unknown) => Verdict::SlowAtUnknownLoad,
             Some(Busy::Yes) | None => Verdict::Slow { now: now.to_string(), best: best.to_string() },
         }),
         (Some(_), Some(_)) => {}
@@ -78,10 +83,10 @@ pub enum Busy {
 
 /// Whether a GPU works, by its driver.
 pub fn busy(gpu: &Gpu) -> Busy {
-    match gpu.state.as_ref().map(|state| (state.busy_percent, state.pstate)) {
-        Some((Some(percent), _)) if percent >= 50 => Busy::Yes,
-        Some((Some(_), _)) => Busy::No,
-        _ => Busy::Unknown,
+    match gpu.is_busy() {
+        Some(true) => Busy::Yes,
+        Some(false) => Busy::No,
+        None => Busy::Unknown,
     }
 }
 
@@ -170,6 +175,14 @@ fn finding(verdict: &Verdict, device: &Device, above: Option<&Device>, is_gpu: b
         Verdict::Idle => Finding::new(Level::Advice, "link-idle", place, "the link is slow and the GPU idle: not judged")
             .seen(evidence)
             .try_this("prun doctor while a job runs"),
+        Verdict::SlowAtUnknownLoad => Finding::new(
+            Level::Advice,
+            "link-idle",
+            place,
+            "the link is slow, and whether the GPU works is not known: not judged",
+        )
+        .seen(evidence)
+        .try_this("--busy, if the GPUs worked while this was read"),
         Verdict::Unknown if is_gpu => {
             Finding::new(Level::Advice, "link-unknown", place, "the link cannot be judged: the machine does not tell its speed or width")
                 .seen(evidence)
@@ -177,6 +190,97 @@ fn finding(verdict: &Verdict, device: &Device, above: Option<&Device>, is_gpu: b
         }
         Verdict::Fine | Verdict::Port | Verdict::Empty | Verdict::VirtualFunction | Verdict::Unknown => return None,
     })
+}
+
+/// What was judged of one link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judged {
+    /// The device at its lower end.
+    pub address: PciAddress,
+    /// The worst that can be said of it.
+    pub verdict: Verdict,
+    /// As it runs.
+    pub now: PciLink,
+    /// What both ends can do.
+    pub best: PciLink,
+}
+
+impl Verdict {
+    /// In a few words, for counts; of one link or of several.
+    pub fn words(&self, several: bool) -> &'static str {
+        match (self, several) {
+            (Verdict::Fine, _) => "fine",
+            (Verdict::Narrow { .. }, _) => "with lanes lost",
+            (Verdict::Slow { .. }, _) => "too slow",
+            (Verdict::Idle, _) => "idle",
+            (Verdict::SlowAtUnknownLoad, _) => "slow at unknown load",
+            (Verdict::Unknown, _) => "not known",
+            (Verdict::VirtualFunction, false) => "virtual function",
+            (Verdict::VirtualFunction, true) => "virtual functions",
+            (Verdict::Empty, false) => "empty slot",
+            (Verdict::Empty, true) => "empty slots",
+            (Verdict::Port, false) => "port not judged",
+            (Verdict::Port, true) => "ports not judged",
+        }
+    }
+}
+
+/// Every link of which anything could be known: those of devices that have one, and of all GPUs.
+pub fn judged(machine: &Machine) -> Vec<Judged> {
+    let one = |device: &Device| {
+        let gpu = machine.gpus.iter().find(|gpu| gpu.address == Some(device.address));
+        let above = device.above.last().and_then(|address| machine.device(*address));
+        let is_gpu = gpu.is_some() || (device.is_gpu() && matches!(device.vendor, NVIDIA | AMD));
+        // A device inside the chipset has no link at all.
+        let has_link = !device.link.is_unknown() || is_gpu || device.kind == DeviceKind::VirtualFunction;
+        let verdicts = has_link.then(|| judge(device, above, gpu.map(busy).or(is_gpu.then_some(Busy::Unknown))))?;
+        // Lanes come first, and losing them is worse than a speed that rests or is unknown.
+        let verdict = verdicts.into_iter().max_by_key(|verdict| match verdict {
+            Verdict::Slow { .. } => 3,
+            Verdict::Narrow { .. } => 2,
+            Verdict::Idle | Verdict::SlowAtUnknownLoad | Verdict::Unknown => 1,
+            _ => 0,
+        })?;
+        Some(Judged { address: device.address, verdict, now: device.link, best: best(device, above) })
+    };
+    machine.devices.iter().filter_map(one).collect()
+}
+
+/// `links: 3 fine, 1 virtual function, 4 ports not judged`; nothing for a machine without any.
+pub fn summary(judged: &[Judged]) -> Option<String> {
+    let order = |verdict: &Verdict| match verdict {
+        Verdict::Slow { .. } => 0,
+        Verdict::Narrow { .. } => 1,
+        Verdict::Fine => 2,
+        Verdict::Idle => 3,
+        Verdict::SlowAtUnknownLoad => 4,
+        Verdict::Unknown => 5,
+        Verdict::VirtualFunction => 6,
+        Verdict::Empty => 7,
+        Verdict::Port => 8,
+    };
+    let counts: Vec<String> = (0..=8)
+        .filter_map(|kind| {
+            let alike: Vec<&Judged> = judged.iter().filter(|its| order(&its.verdict) == kind).collect();
+            Some(format!("{} {}", alike.len(), alike.first()?.verdict.words(alike.len() > 1)))
+        })
+        .collect();
+    (!counts.is_empty()).then(|| format!("links: {}", counts.join(", ")))
+}
+
+/// For programs.
+pub fn json(judged: &[Judged]) -> Vec<Value> {
+    judged
+        .iter()
+        .map(|its| {
+            json!({
+                "address": its.address.to_string(),
+                "verdict": its.verdict.words(false),
+                "now": its.now.shown(),
+                "best": its.best.max_shown(),
+            })
+        })
+        .collect()
 }
 
 /// A slot that has fewer lanes than its card is a purchase, not a fault.
@@ -209,7 +313,7 @@ mod tests {
         let slow = |now: &str, best: &str| Verdict::Slow { now: now.into(), best: best.into() };
         let table = [
             (device((1, 16), (4, 16)), Some(Busy::No), vec![Verdict::Idle]),
-            (device((1, 16), (4, 16)), Some(Busy::Unknown), vec![Verdict::Idle]),
+            (device((1, 16), (4, 16)), Some(Busy::Unknown), vec![Verdict::SlowAtUnknownLoad]),
             (device((4, 16), (4, 16)), Some(Busy::Yes), vec![Verdict::Fine]),
             (device((2, 16), (5, 16)), Some(Busy::Yes), vec![slow("5 GT/s", "32 GT/s")]),
             (device((1, 8), (4, 16)), Some(Busy::No), vec![Verdict::Narrow { now: 8, best: 16 }, Verdict::Idle]),
@@ -230,6 +334,29 @@ mod tests {
         assert_eq!(judge(&device((3, 8), (5, 16)), Some(&port(3, 8)), Some(Busy::Yes)), [Verdict::Fine]);
         let narrow_slot = Device { class: 0x030200, ..device((3, 8), (5, 16)) };
         assert_eq!(wiring(&narrow_slot, Some(&port(3, 8)), "GPU0").unwrap().level, Level::Advice);
+    }
+
+    #[test]
+    fn every_link_s_verdict_can_be_seen() {
+        let mut machine = crate::topology::tests_support::two_sockets();
+        machine.devices[1].link.width = Some(8);
+        machine.devices[3].link.speed = Speed::of_generation(1);
+        machine.devices[5].link = PciLink::default();
+        machine.devices.push(Device { kind: DeviceKind::VirtualFunction, ..Device::at("d6f5:00:02.0".parse().unwrap()) });
+        // The machine's clock: no link, and nothing to say of it.
+        machine.devices.push(Device::at("0000:00:1f.0".parse().unwrap()));
+        let all = judged(&machine);
+        assert_eq!(
+            summary(&all).unwrap(),
+            "links: 1 with lanes lost, 1 fine, 1 slow at unknown load, 1 not known, 1 virtual function, 4 ports not judged"
+        );
+        let json = json(&all);
+        assert_eq!(json.len(), 9);
+        assert_eq!(
+            json[1],
+            json!({"address": "0000:1b:00.0", "verdict": "with lanes lost", "now": "Gen5 x8", "best": "Gen5 x16"})
+        );
+        assert_eq!(summary(&[]), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! hurt.
 //!
 //! One file for each kind of check: [`link`] PCIe links, [`errors`] counters that grow, [`peer`] ways between GPUs,
-//! [`gpus`] the GPUs themselves, [`host`] limits and the operating system. [`health`] makes a score of them that can be
+//! [`gpus`] the GPUs themselves, [`host`] limits and the operating system, [`log`] what the kernel wrote. [`health`] makes a score of them that can be
 //! explained. Nothing unknown is a fault.
 
 pub mod errors;
@@ -10,6 +10,7 @@ pub mod gpus;
 pub mod health;
 pub mod host;
 pub mod link;
+pub mod log;
 pub mod peer;
 pub mod watch;
 
@@ -116,6 +117,7 @@ pub fn judge(examined: &Examination) -> Vec<Finding> {
     findings.extend(errors::findings(examined));
     findings.extend(peer::findings(&examined.machine));
     findings.extend(gpus::findings(&examined.machine));
+    findings.extend(host::room(&examined.machine, examined.ranks));
     if let Some(host) = &examined.host {
         findings.extend(host::findings(host, &examined.machine, examined.ranks));
     }
@@ -137,7 +139,11 @@ pub fn text(examined: &Examination, findings: &[Finding]) -> String {
     use std::fmt::Write;
     let mut text = crate::view::text::headline(&examined.machine);
     if let Some(nccl) = examined.host.as_ref().and_then(|host| host.nccl.as_ref()) {
-        let _ = writeln!(text, "NCCL {nccl}");
+        let cuda = examined.host.as_ref().and_then(|host| host.nccl_cuda.as_ref());
+        let _ = writeln!(text, "NCCL {nccl}{}", cuda.map_or(String::new(), |cuda| format!(" for CUDA {cuda}")));
+    }
+    if let Some(mib) = examined.host.as_ref().and_then(|host| host.memory_limit_mib) {
+        let _ = writeln!(text, "the cgroup allows {} of memory", crate::view::text::size(mib));
     }
     for finding in findings {
         let _ = writeln!(text, "{}: {}: {}", finding.level, finding.place, finding.what);
@@ -147,6 +153,9 @@ pub fn text(examined: &Examination, findings: &[Finding]) -> String {
         if !finding.try_.is_empty() {
             let _ = writeln!(text, "  try: {}", finding.try_);
         }
+    }
+    if let Some(line) = link::summary(&link::judged(&examined.machine)) {
+        let _ = writeln!(text, "{line}");
     }
     let scores = health::all(examined);
     // A machine of eight GPUs has 28 links.
@@ -183,7 +192,9 @@ pub fn json(examined: &Examination, findings: &[Finding]) -> Value {
     json!({
         "machine": examined.machine.name,
         "seconds": examined.seconds,
+        "memory_limit_mib": examined.host.as_ref().and_then(|host| host.memory_limit_mib),
         "findings": findings,
+        "links": link::json(&link::judged(&examined.machine)),
         "health": health::all(examined).iter().map(health::Health::json).collect::<Vec<_>>(),
     })
 }

@@ -1,7 +1,7 @@
 //! Ways between GPUs: what the driver reports, what was proven, and what stands in the way.
 
 use super::{Finding, Level, health};
-use crate::topology::{LinkKind, Machine, gpu_name};
+use crate::topology::{LinkKind, Machine, PciAddress, gpu_name};
 
 /// Measured bandwidth below this part of what the kind of link should give is a finding.
 const EXPECTED_PART: f64 = 0.5;
@@ -47,27 +47,8 @@ pub fn findings(machine: &Machine) -> Vec<Finding> {
             );
         }
     }
-    let redirecting: Vec<String> = machine
-        .devices
-        .iter()
-        .filter(|device| device.acs_redirect == Some(true))
-        .map(|device| device.address.to_string())
-        .collect();
-    if !redirecting.is_empty() && machine.gpus.len() > 1 {
-        findings.push(
-            Finding::new(
-                Level::Warning,
-                "acs-redirect",
-                redirecting.join(", "),
-                "ACS sends transfers between devices up to the host bridge and back",
-            )
-            .seen("P2P Request Redirect is set on bridges above GPUs or cards")
-            .try_this(
-                "ACS off in the firmware, or `setpci` on these bridges, unless devices are given to virtual machines",
-            )
-            .costs(0.4),
-        );
-    }
+    findings.extend(redirection(machine));
+    findings.extend(unproven(machine));
     if machine.gpus.len() > 1
         && let Some(iommu) = machine.iommu.as_deref().filter(|iommu| iommu.starts_with("DMA"))
     {
@@ -92,7 +73,7 @@ pub fn findings(machine: &Machine) -> Vec<Finding> {
                 lost.join(", "),
                 "the machine does not tell which NUMA node is near",
             )
-            .seen("numa_node is -1")
+            .seen("numa_node is -1 or missing")
             .try_this(
                 "the firmware's NUMA settings, or the virtual machine's definition; `prun --bind LIST` pins by hand",
             )
@@ -102,10 +83,88 @@ pub fn findings(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
+/// Bridges that send what one GPU writes to another up to the host bridge: those above GPUs, if there are two GPUs below
+/// them. What a port above a drive does costs no GPU anything.
+fn redirection(machine: &Machine) -> Option<Finding> {
+    let redirects = |address: &PciAddress| machine.device(*address).is_some_and(|its| its.acs_redirect == Some(true));
+    let mut bridges: Vec<PciAddress> = Vec::new();
+    let mut gpus: Vec<String> = Vec::new();
+    for gpu in &machine.gpus {
+        let Some(device) = machine.device_of(gpu) else { continue };
+        let above: Vec<PciAddress> = device.above.iter().copied().filter(redirects).collect();
+        if !above.is_empty() {
+            gpus.push(gpu_name(gpu.index));
+        }
+        bridges.extend(above);
+    }
+    bridges.sort_unstable();
+    bridges.dedup();
+    (gpus.len() > 1).then(|| {
+        let shown: Vec<String> = bridges.iter().map(ToString::to_string).collect();
+        Finding::new(
+            Level::Warning,
+            "acs-redirect",
+            shown.join(", "),
+            "ACS sends transfers between GPUs up to the host bridge and back",
+        )
+        .seen(format!("P2P Request Redirect is set on bridges above {}", gpus.join(", ")))
+        .try_this("ACS off in the firmware, or `setpci` on these bridges, unless devices are given to virtual machines")
+        .costs(0.4)
+    })
+}
+
+/// Pairs of which the driver says that they reach each other, and nobody has tried.
+fn unproven(machine: &Machine) -> Option<Finding> {
+    let pairs: Vec<String> = machine
+        .links
+        .iter()
+        .filter(|link| link.peer_reported == Some(true) && link.peer_proven.is_none() && link.b.starts_with("GPU"))
+        .map(|link| format!("{}-{}", link.a, link.b))
+        .collect();
+    (!pairs.is_empty()).then(|| {
+        Finding::new(
+            Level::Advice,
+            "peer-unproven",
+            pairs.join(", "),
+            "the driver reports direct transfers, and nobody has tried whether the data arrives",
+        )
+        .try_this("`prun topo --measure` writes through every pair and compares; the first job on two GPUs proves its own")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::topology::tests_support::two_sockets;
+
+    #[test]
+    fn acs_matters_only_between_gpus() {
+        let mut machine = two_sockets();
+        let port = |address: &str| crate::topology::Device {
+            class: 0x060400,
+            acs_redirect: Some(true),
+            ..crate::topology::Device::at(address.parse().unwrap())
+        };
+        // Above a drive, and above one GPU alone.
+        machine.devices.push(port("0000:c0:01.0"));
+        machine.devices[0].acs_redirect = Some(true);
+        assert_eq!(findings(&machine), []);
+        machine.devices[4].acs_redirect = Some(true);
+        let found = findings(&machine);
+        assert_eq!((found.len(), found[0].check), (1, "acs-redirect"));
+        assert_eq!(found[0].place, "0000:1a:00.0, 0000:9a:00.0");
+        assert!(found[0].evidence.ends_with("above GPU0, GPU2"), "{}", found[0].evidence);
+    }
+
+    #[test]
+    fn what_nobody_has_tried_is_advised_to_be_tried() {
+        let mut machine = two_sockets();
+        machine.links[0].peer_reported = Some(true);
+        let found = findings(&machine);
+        assert_eq!((found[0].check, found[0].level, found[0].place.as_str()), ("peer-unproven", Level::Advice, "GPU0-GPU1"));
+        machine.links[0].peer_proven = Some(true);
+        assert_eq!(findings(&machine), []);
+    }
 
     #[test]
     fn what_was_reported_is_less_than_what_was_proven() {
@@ -124,6 +183,7 @@ mod tests {
         machine.links[1].peer_reported = Some(false);
         machine.iommu = Some("DMA-FQ".into());
         machine.devices[0].acs_redirect = Some(true);
+        machine.devices[2].acs_redirect = Some(true);
         machine.gpus[0].numa.clear();
         assert_eq!(
             checks(&machine),

@@ -17,19 +17,20 @@ use serde::{Deserialize, Serialize};
 
 use super::errors;
 use crate::topology::aer::{self, Severity};
-use crate::topology::{Device, ErrorRates, GpuState, PciAddress, PciLink, gpu_name, nvml, read};
+use crate::topology::{BUSY_PERCENT, Device, ErrorRates, GpuState, PciAddress, PciLink, gpu_name, nvml, read};
 
 /// The word that makes prun a helper. No user types it.
 pub const WORD: &str = "watch-machine";
+/// Where prun's own tests have made up a machine whose links fall while a job runs. No user sets it.
+pub const TEST_ROOT: &str = "PRUN_TEST_ROOT";
 /// Jobs that are shorter are not looked at: the driver is not even loaded for them.
 const FIRST_LOOK: Duration = Duration::from_millis(500);
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// The same of a made-up machine: no driver is bothered, and the test is waiting.
+const TEST_INTERVAL: Duration = Duration::from_millis(200);
 /// How long prun waits at the end of a job for the last look.
 const LAST_LOOK: Duration = Duration::from_millis(300);
-/// A GPU this busy should have its link at full speed.
-const BUSY_PERCENT: u32 = 50;
-
 /// The GPUs at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Look {
@@ -65,7 +66,8 @@ impl Look {
             if let (Some(fields), Ok(serde_json::Value::Object(state))) =
                 (fields.as_object_mut(), serde_json::to_value(&seen.state))
             {
-                fields.extend(state);
+                // Names as in prun's other events.
+                fields.extend(state.into_iter().map(|(name, value)| (name.replace('-', "_"), value)));
             }
             fields
         };
@@ -190,6 +192,7 @@ pub fn helper(root: &Path) -> u8 {
         return 0;
     }
     let nvml = (root == Path::new("/")).then(|| Nvml::init().ok()).flatten();
+    let interval = if std::env::var_os(TEST_ROOT).is_some() { TEST_INTERVAL } else { INTERVAL };
     let gpus: Vec<PciAddress> =
         read::machine(root, read::Detail::Launch).gpus.iter().filter_map(|gpu| gpu.address).collect();
     loop {
@@ -201,7 +204,7 @@ pub fn helper(root: &Path) -> u8 {
         if ended || written.is_err() {
             return 0;
         }
-        ended = ended_within(INTERVAL);
+        ended = ended_within(interval);
     }
 }
 
@@ -231,10 +234,11 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Starts the helper; `None` if that is not possible, which no job is refused for.
-    pub fn start() -> Option<Watcher> {
+    /// Starts the helper for the machine below `root`; `None` if that is not possible, which no job is refused for.
+    pub fn start(root: &Path) -> Option<Watcher> {
         let mut child = Command::new("/proc/self/exe")
             .arg(WORD)
+            .arg(root)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -345,17 +349,8 @@ fn error_rates(first: &Look, last: &Look) -> Vec<(PciAddress, ErrorRates)> {
     let seconds = last.after_s - first.after_s;
     let of = |was: &Seen| {
         let is = last.gpus.iter().find(|is| is.device.address == was.device.address)?;
-        if is.device.aer.is_unknown() {
-            return None;
-        }
-        let (mut correctable, mut worse) = (0u64, 0u64);
-        for (severity, _, count) in errors::grown(&was.device, &is.device) {
-            match severity {
-                Severity::Correctable => correctable = correctable.saturating_add(count),
-                _ => worse = worse.saturating_add(count),
-            }
-        }
-        Some((was.device.address, ErrorRates { correctable_per_s: correctable as f64 / seconds, worse }))
+        let replays = (was.state.replays, is.state.replays);
+        Some((was.device.address, errors::between(Some((&is.device, &was.device)), replays, seconds)?))
     };
     if seconds < 1.0 { Vec::new() } else { first.gpus.iter().filter_map(of).collect() }
 }
@@ -446,7 +441,7 @@ mod tests {
         last.gpus[0].device.aer = Aer { correctable: Some(aer::read("BadTLP 23")), ..Aer::default() };
         assert_eq!(error_rates(&first, &last), []);
         last.after_s = 10.0;
-        assert_eq!(error_rates(&first, &last)[0].1, ErrorRates { correctable_per_s: 2.0, worse: 0 });
+        assert_eq!(error_rates(&first, &last)[0].1, ErrorRates { correctable_per_s: 2.0, worse: Some(0) });
         last.gpus.clear();
         assert_eq!(error_rates(&first, &last), []);
     }

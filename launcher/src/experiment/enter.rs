@@ -1,7 +1,6 @@
 //! `prun sweep` from its arguments to its exit code: run or read, sum up, show.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 
 use super::args::SweepArgs;
@@ -13,6 +12,7 @@ use super::sweep::{self, End};
 use super::{file, trial};
 use crate::exit;
 use crate::refused::Refused;
+use crate::report::stdout::print;
 
 /// The exit code of a sweep that ran to its end with trials that failed.
 pub const SOME_FAILED: u8 = 1;
@@ -117,9 +117,4 @@ fn plan(experiment: &Experiment) -> String {
         text.push_str(&format!("  {}\n", words.join(" ")));
     }
     text
-}
-
-fn print(text: &str) -> u8 {
-    let written = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
-    if written.is_ok() { exit::SUCCESS } else { exit::CLOSED_STDOUT }
 }

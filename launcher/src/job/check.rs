@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::merge::Request;
 use super::template::Template;
-use super::value::{Assignment, Limit, MAX_RANKS, RankCount, Span, Times, YesNo};
+use super::value::{Assignment, CoreCount, Limit, MAX_RANKS, RankCount, Span, Times, YesNo};
 use super::{
-    BaseEnvironment, Ending, GpuChoice, Job, MapBy, OnFault, Output, OutputFiles, Part, Placement, Program, PtyRanks,
+    BaseEnvironment, Bind, Ending, GpuChoice, Job, MapBy, OnFault, Output, OutputFiles, Part, Placement, Program, PtyRanks,
     RankBy, StdinTo, env_file,
 };
 use crate::cli::{EndingOptions, Options, OutputOptions, PlacementOptions};
@@ -43,6 +43,7 @@ pub fn job(request: Request, inherited: &[(OsString, OsString)]) -> Result<Job, 
         check_rank("--stdin", rank, world_size)?;
     }
     let on_fault = options.placement.on_fault.unwrap_or_default();
+    let listed = matches!(options.bind, Some(Bind::List(_)));
     Ok(Job {
         programs,
         environment: BaseEnvironment { clear: yes(options.env_clear), from_files },
@@ -50,7 +51,7 @@ pub fn job(request: Request, inherited: &[(OsString, OsString)]) -> Result<Job, 
         stdin,
         ending: ending(options.ending, on_fault)?,
         bind: options.bind.unwrap_or_default(),
-        placement: placement(options.placement)?,
+        placement: placement(options.placement, listed)?,
         verify: options.verify,
         json: options.json,
         dry_run: yes(options.dry_run),
@@ -167,17 +168,24 @@ fn output(options: OutputOptions, world_size: u32) -> Result<Output, Refused> {
     })
 }
 
-fn placement(options: PlacementOptions) -> Result<Placement, Refused> {
+fn placement(options: PlacementOptions, listed: bool) -> Result<Placement, Refused> {
     let placement = Placement {
         map_by: options.map_by,
         rank_by: options.rank_by.unwrap_or_default(),
         gpus: options.gpus.unwrap_or_default(),
         gpu_mask: yes(options.gpu_mask),
         share_gpus: yes(options.share_gpus),
-        cpus_per_rank: options.cpus_per_rank.map(|RankCount(cores)| cores),
+        cpus_per_rank: options.cpus_per_rank.map(|CoreCount(cores)| cores),
         watch: options.watch.map(|YesNo(watch)| watch),
         on_fault: options.on_fault.unwrap_or_default(),
     };
+    if placement.map_by == Some(MapBy::List) && !listed {
+        return Err(Refused::new("--map-by list, and there is no list").try_instead("`--map-by list --bind 0,2,4-5`"));
+    }
+    if placement.cpus_per_rank.is_some() && listed {
+        return Err(Refused::new("--cpus-per-rank and a list of --bind both say which CPUs a rank gets")
+            .try_instead("leave one of them out"));
+    }
     let contradiction = |what: &str| {
         Err(Refused::new(format!("{what} asks for GPUs, and another option for none"))
             .try_instead("leave one of them out"))
@@ -187,6 +195,7 @@ fn placement(options: PlacementOptions) -> Result<Placement, Refused> {
         () if placement.map_by == Some(MapBy::Gpu) && placement.gpus == GpuChoice::None => {
             contradiction("--map-by gpu")
         }
+        () if matches!(placement.gpus, GpuChoice::List(_)) && no_gpu => contradiction("--gpus"),
         () if placement.share_gpus && no_gpu => contradiction("--share-gpus"),
         () if placement.gpu_mask && no_gpu => contradiction("--gpu-mask"),
         () if placement.rank_by == RankBy::Ring && no_gpu => contradiction("--rank-by ring"),
@@ -286,6 +295,9 @@ mod tests {
             (&format!("{base}stdin = 7"), "--stdin names rank 7"),
             (&format!("{base}[placement]\nmap-by = 'numa'\nshare-gpus = true"), "--share-gpus asks for GPUs"),
             (&format!("{base}[placement]\nmap-by = 'gpu'\ngpus = 'none'"), "--map-by gpu asks for GPUs"),
+            (&format!("{base}[placement]\nmap-by = 'core'\ngpus = '0'"), "--gpus asks for GPUs"),
+            (&format!("{base}[placement]\nmap-by = 'list'"), "there is no list"),
+            (&format!("{base}bind = '0,1'\n[placement]\ncpus-per-rank = 2"), "both say which CPUs"),
             (&format!("{base}[ending]\nsignal = 'USR1@60'"), "--signal counts back from --timeout"),
             (&format!("{base}[ending]\ntimeout = 60\nsignal = 'USR1@60'"), "--signal would be sent 1m before"),
             (&format!("{base}[ending]\nkill-on-fail = true\nkeep-going = true"), "contradict"),

@@ -222,6 +222,8 @@ pub enum MapBy {
     Socket,
     /// A physical core.
     Core,
+    /// What `--bind` lists: the first rank the first CPU or set, the second the second.
+    List,
     /// Nothing: all ranks see the whole machine.
     None,
 }

@@ -95,6 +95,25 @@ impl FromStr for RankCount {
 
 impl Scalar for RankCount {}
 
+/// How many cores a rank gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoreCount(pub u32);
+
+impl FromStr for CoreCount {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<CoreCount, BadValue> {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let count = text.parse().ok().filter(|count| digits && (1..=MAX_CORES).contains(count));
+        count.map(CoreCount).ok_or_else(|| not_a(text, "a number of cores, 1 or more"))
+    }
+}
+
+impl Scalar for CoreCount {}
+
+/// No machine has more; a larger number is a typing error.
+const MAX_CORES: u32 = 65_536;
+
 /// A number of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times(pub u32);
@@ -321,8 +340,9 @@ impl FromStr for MapBy {
             "numa" => Ok(MapBy::Numa),
             "socket" => Ok(MapBy::Socket),
             "core" => Ok(MapBy::Core),
+            "list" => Ok(MapBy::List),
             "none" => Ok(MapBy::None),
-            _ => Err(not_a(text, "gpu, numa, socket, core or none")),
+            _ => Err(not_a(text, "gpu, numa, socket, core, list or none")),
         }
     }
 }
@@ -346,6 +366,9 @@ impl FromStr for RankBy {
 
 impl Scalar for RankBy {}
 
+/// A range that goes further is a typing error, not a machine.
+const MOST_GPUS: u32 = 1024;
+
 impl FromStr for GpuChoice {
     type Err = BadValue;
 
@@ -355,7 +378,17 @@ impl FromStr for GpuChoice {
             "none" => return Ok(GpuChoice::None),
             _ => {}
         }
-        let items: Vec<String> = text.split(',').map(|item| item.trim().to_owned()).collect();
+        let mut items: Vec<String> = Vec::new();
+        for item in text.split(',').map(str::trim) {
+            match item.split_once('-').map(|(first, last)| (first.parse::<u32>(), last.parse::<u32>())) {
+                // `0-3`, as --bind has it.
+                Some((Ok(first), Ok(last))) if first > last => return Err(BadValue::Backwards(item.to_owned())),
+                Some((Ok(first), Ok(last))) if last < MOST_GPUS => {
+                    items.extend((first..=last).map(|number| number.to_string()));
+                }
+                _ => items.push(item.to_owned()),
+            }
+        }
         if items.iter().any(String::is_empty) {
             return Err(BadValue::EmptyItem(text.to_owned()));
         }
@@ -366,7 +399,7 @@ impl FromStr for GpuChoice {
                 || item.parse::<crate::topology::PciAddress>().is_ok()
         };
         match items.iter().find(|item| !known(item)) {
-            Some(bad) => Err(not_a(bad, "all, none, or a list of GPUs by number, PCI address or UUID, such as 0,2")),
+            Some(bad) => Err(not_a(bad, "all, none, or a list of GPUs by number, PCI address or UUID, such as 0,2 or 0-3")),
             None => Ok(GpuChoice::List(items)),
         }
     }
@@ -491,12 +524,23 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_has_one_core_at_least() {
+        assert_eq!("12".parse(), Ok(CoreCount(12)));
+        for bad in ["0", "", "-1", "+1", "x", "99999999"] {
+            let said = bad.parse::<CoreCount>().unwrap_err().to_string();
+            assert!(said.contains("a number of cores"), "{bad:?}: {said}");
+        }
+    }
+
+    #[test]
     fn gpus_go_by_number_address_or_uuid() {
         let list = |items: &[&str]| Ok(GpuChoice::List(items.iter().map(|item| (*item).to_owned()).collect()));
         assert_eq!("2, 5".parse(), list(&["2", "5"]));
+        assert_eq!("0-2,7".parse(), list(&["0", "1", "2", "7"]));
+        assert_eq!("3-1".parse::<GpuChoice>(), Err(BadValue::Backwards("3-1".into())));
         assert_eq!("0000:3b:00.0,GPU-12ab".parse(), list(&["0000:3b:00.0", "GPU-12ab"]));
         assert_eq!(("all".parse(), "none".parse()), (Ok(GpuChoice::All), Ok(GpuChoice::None)));
-        for bad in ["", "0,", "x", "-1", "gpu0"] {
+        for bad in ["", "0,", "x", "-1", "gpu0", "0-", "0-9999999"] {
             assert!(bad.parse::<GpuChoice>().is_err(), "{bad:?}");
         }
     }

@@ -116,7 +116,7 @@ pub struct DoctorArgs {
     pub json: bool,
 
     /// Judge a collection that prun doctor --collect made
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["collect", "lspci"])]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["collect", "lspci", "node", "root"])]
     pub from: Option<PathBuf>,
 
     /// Write what is known about this machine into a directory, for somebody else to judge
@@ -128,22 +128,22 @@ pub struct DoctorArgs {
     pub anonymous: bool,
 
     /// Judge the text of lspci -vvv
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["node", "root"])]
     pub lspci: Option<PathBuf>,
 
-    /// With --lspci: the GPUs worked while it was written, so slow links are faults
-    #[arg(long, requires = "lspci")]
+    /// With --lspci, --root, --node or --from: the GPUs worked while it was written, so slow links are faults
+    #[arg(long, conflicts_with = "collect")]
     pub busy: bool,
 
     /// Judge the links as they are, and do not make idle GPUs work meanwhile
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["from", "lspci", "node", "root"])]
     pub no_load: bool,
 
     /// Count errors for so long before judging [default: 2s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "lspci", "node", "root"])]
     pub during: Option<crate::job::value::Span>,
 
     /// Also judge whether so many ranks fit
-    #[arg(short = 'n', long = "np", value_name = "N")]
+    #[arg(short = 'n', long = "np", value_name = "N", conflicts_with = "collect")]
     pub np: Option<RankCount>,
 }

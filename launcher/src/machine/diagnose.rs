@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use super::args::{DoctorArgs, Source};
 use super::measure::Load;
 use super::{Done, load};
-use crate::doctor::{self, Examination, errors, host};
+use crate::doctor::{self, Examination, errors, host, log};
 use crate::job::value::{RankCount, Span};
 use crate::placement::held::Held;
 use crate::refused::Refused;
 use crate::topology::read::{self, Detail};
-use crate::topology::{ErrorRates, Gpu, GpuState, Machine, known, lspci, snapshot};
+use crate::topology::{ErrorRates, Gpu, Machine, known, lspci, snapshot};
 
 /// Counters are compared over this time unless another is asked for.
 const USUAL: Duration = Duration::from_secs(2);
@@ -30,18 +30,28 @@ pub fn run(args: &DoctorArgs, inherited: &[(OsString, OsString)]) -> Result<Done
         (Some(directory), _) => collected(directory)?,
         (None, Some(path)) => {
             let text = fs::read_to_string(path).map_err(|error| cannot("read", path, &error))?;
-            let mut machine = lspci::machine(&text);
-            if args.busy {
-                let working = GpuState { busy_percent: Some(100), ..GpuState::default() };
-                machine.gpus.iter_mut().for_each(|gpu| gpu.state = Some(working.clone()));
+            let machine = lspci::machine(&text);
+            if machine.devices.is_empty() {
+                return Err(Refused::new(format!("{} holds no text of lspci", path.display()))
+                    .because("no line of it begins with a PCI address, such as 41:00.0")
+                    .try_instead("`lspci -vvv > FILE` as root"));
             }
             Examination { machine, ..Examination::default() }
         }
         (None, None) if args.source != Source::default() => {
             Examination { machine: load(&args.source, Detail::Full, inherited)?, ..Examination::default() }
         }
+        (None, None) if args.busy => {
+            return Err(Refused::new("--busy says that GPUs worked while a text was written, and there is no text")
+                .try_instead("leave it out: this machine's GPUs are asked, and given work while it is looked at"));
+        }
         (None, None) => here(during, !args.no_load, inherited)?,
     };
+    if args.busy {
+        for gpu in &mut examined.machine.gpus {
+            gpu.state.get_or_insert_default().busy_percent = Some(100);
+        }
+    }
     examined.ranks = args.np.map(|RankCount(ranks)| ranks);
     if let Some(directory) = &args.collect {
         if args.anonymous {
@@ -65,6 +75,7 @@ pub fn run(args: &DoctorArgs, inherited: &[(OsString, OsString)]) -> Result<Done
 /// and shows no errors.
 fn here(during: Duration, with_load: bool, inherited: &[(OsString, OsString)]) -> Result<Examination, Refused> {
     let source = Source::default();
+    let log = log::read();
     let earlier = load(&source, Detail::Full, inherited)?;
     let idle = if with_load { idle_gpus(&earlier, &Held::read(Path::new("/"))) } else { Vec::new() };
     let work = (!idle.is_empty()).then(|| Load::start(&idle));
@@ -82,11 +93,11 @@ fn here(during: Duration, with_load: bool, inherited: &[(OsString, OsString)]) -
         None => {}
     }
     let mut examined =
-        Examination { machine, earlier: Some(earlier), seconds, link_changes, host: Some(host::read()), ranks: None };
-    let rates: Vec<Option<(f64, u64)>> =
+        Examination { machine, earlier: Some(earlier), seconds, link_changes, host: Some(host::read(log.as_deref())), ranks: None };
+    let rates: Vec<Option<ErrorRates>> =
         examined.machine.gpus.iter().map(|gpu| errors::rates(&examined, gpu)).collect();
     for (gpu, rates) in examined.machine.gpus.iter_mut().zip(rates) {
-        gpu.errors = rates.map(|(correctable_per_s, worse)| ErrorRates { correctable_per_s, worse }).or(gpu.errors);
+        gpu.errors = rates.or(gpu.errors);
     }
     if examined.machine.nvidia_gpus().next().is_some() {
         // The next job's ring and chunks follow what was found.
@@ -147,7 +158,13 @@ struct Extra {
 }
 
 fn collected(directory: &Path) -> Result<Examination, Refused> {
-    let machine = snapshot::load(&directory.join(FILES[0]))?;
+    let path = directory.join(FILES[0]);
+    if !path.exists() {
+        return Err(Refused::new(format!("{} holds no collection", directory.display()))
+            .because(format!("there is no {}", path.display()))
+            .try_instead("`prun doctor --collect DIR` makes one"));
+    }
+    let machine = snapshot::load(&path)?;
     let earlier = snapshot::load(&directory.join(FILES[1])).ok().filter(|machine| *machine != Machine::default());
     let path = directory.join(FILES[2]);
     let text = fs::read_to_string(&path).map_err(|error| cannot("read", &path, &error))?;

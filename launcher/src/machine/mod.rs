@@ -31,13 +31,19 @@ pub struct Done {
 /// about it since it was started.
 ///
 /// # Errors
-/// [`Refused`] if a saved machine cannot be read.
+/// [`Refused`] if a saved machine cannot be read, or there is none.
 pub fn load(source: &Source, detail: Detail, inherited: &[(OsString, OsString)]) -> Result<Machine, Refused> {
     if let Some(path) = &source.node {
         return snapshot::load(path);
     }
     if let Some(root) = &source.root {
-        return Ok(read::machine(root, detail));
+        let machine = read::machine(root, detail);
+        if machine.is_nothing() {
+            return Err(Refused::new(format!("there is no machine below {}", root.display()))
+                .because("it has neither the sys nor the proc of one")
+                .try_instead("a directory with copies of /sys/devices, /sys/bus/pci and /proc"));
+        }
+        return Ok(machine);
     }
     let root = Path::new("/");
     let mut machine = read::machine(root, detail);

@@ -40,6 +40,16 @@ pub fn run(args: &PlanArgs, inherited: &[(OsString, OsString)]) -> Result<Done, 
         true => Node::of(load(&args.source, Detail::Launch, &context.inherited)?),
         false => Node::read_for(&one, Path::new("/"), &context.inherited, &context.hostname),
     };
+    let mut node = node;
+    let told = match (&node.machine, &node.cpus) {
+        (Some(machine), _) => machine.notes.clone(),
+        (None, cpus) => cpus.as_ref().map(|cpus| cpus.notes.clone()).unwrap_or_default(),
+    };
+    for note in told {
+        if !node.notes.contains(&note) {
+            node.notes.push(note);
+        }
+    }
     let ranks = match args.np {
         Some(RankCount(ranks)) => ranks,
         None => usual_ranks(&one, &node, &context),

@@ -74,11 +74,20 @@ pub fn bind(wish: &Wish<'_>, near: &[NearRank], cpus: Option<&Cpus>, held: &Held
             _ => Err(PlanError::UnknownCpus),
         };
     };
+    if let Some((what, asked)) = lacks_layout(wish, cpus) {
+        return Err(PlanError::UnknownLayout { what, asked });
+    }
     let mut notes = Vec::new();
     let sets = match (wish.bind, wish.cores_each()) {
         (Bind::List(sets), _) => explicit::listed(sets, wish.ranks, cpus)?,
         (_, None) => whole(&parts(wish, near, cpus), wish, cpus),
-        (_, Some(each)) => by_core(&parts(wish, near, cpus), each, cpus, held),
+        (_, Some(each)) => {
+            let parts = parts(wish, near, cpus);
+            if wish.cpus_per_rank.is_some() {
+                notes.extend(enough_cores(&parts, each, cpus)?);
+            }
+            by_core(&parts, each, cpus, held)
+        }
     };
     let mut all = CpuSet::default();
     sets.iter().for_each(|set| all.extend(set));
@@ -96,6 +105,20 @@ pub fn bind(wish: &Wish<'_>, near: &[NearRank], cpus: Option<&Cpus>, held: &Held
     Ok(Binding { cpus: sets, notes })
 }
 
+/// What is not known of the CPUs and yet asked for.
+fn lacks_layout(wish: &Wish<'_>, cpus: &Cpus) -> Option<(&'static str, &'static str)> {
+    if matches!(wish.bind, Bind::List(_)) {
+        return None;
+    }
+    let by_core = if wish.cpus_per_rank.is_some() { "--cpus-per-rank" } else { "binding to cores" };
+    let by_socket = wish.map == MapBy::Socket || *wish.bind == Bind::Socket;
+    match (wish.cores_each(), by_socket) {
+        (Some(_), _) if cpus.cores.is_empty() => Some(("share a core", by_core)),
+        (_, true) if cpus.sockets.is_empty() => Some(("are on one socket", "binding to sockets")),
+        _ => None,
+    }
+}
+
 /// The part of the machine that each rank belongs to.
 fn parts(wish: &Wish<'_>, near: &[NearRank], cpus: &Cpus) -> Vec<CpuSet> {
     let nodes: Vec<CpuSet> = cpus.numa.iter().map(|node| node.cpus.clone()).collect();
@@ -106,7 +129,7 @@ fn parts(wish: &Wish<'_>, near: &[NearRank], cpus: &Cpus) -> Vec<CpuSet> {
         (MapBy::Gpu, _) => near.iter().map(|near| near.share.clone()).collect(),
         (MapBy::Numa, _) | (MapBy::None | MapBy::Core, Bind::Numa) => deal(&nodes),
         (MapBy::Socket, _) | (MapBy::None | MapBy::Core, Bind::Socket) => deal(&cpus.sockets),
-        (MapBy::None | MapBy::Core, _) => vec![cpus.usable.clone(); wish.ranks],
+        (MapBy::None | MapBy::Core | MapBy::List, _) => vec![cpus.usable.clone(); wish.ranks],
     }
 }
 
@@ -129,6 +152,27 @@ fn whole(parts: &[CpuSet], wish: &Wish<'_>, cpus: &Cpus) -> Vec<CpuSet> {
         (each > 0 && alike.len() > 1).then(|| compact::take(&cores, alike.len(), each)[place].clone())
     };
     parts.iter().enumerate().map(|(rank, part)| divided(rank, part).unwrap_or_else(|| part.clone())).collect()
+}
+
+/// Refuses more cores for a rank than its part has; says where the cores do not suffice for all ranks of a part.
+fn enough_cores(parts: &[CpuSet], each: usize, cpus: &Cpus) -> Result<Vec<String>, PlanError> {
+    let mut notes: Vec<String> = Vec::new();
+    for part in parts {
+        let (cores, ranks) = (cores_of(part, cpus).len(), parts.iter().filter(|other| *other == part).count());
+        if each > cores {
+            return Err(PlanError::TooFewCores { each, cores, part: part.to_string() });
+        }
+        if ranks * each > cores {
+            let note = format!(
+                "{ranks} ranks with {each} cores each want {} cores, and CPUs {part} are {cores}: they get hardware threads and share cores",
+                ranks * each
+            );
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+    }
+    Ok(notes)
 }
 
 /// So many cores of its part for each rank, those that no other job holds first.
@@ -221,6 +265,13 @@ mod tests {
     }
 
     #[test]
+    fn mapped_by_a_list_the_first_rank_has_its_first_part() {
+        let list = "3;0-1,4".parse().unwrap();
+        let wish = Wish { map: MapBy::List, ..wish(&list, 2) };
+        assert_eq!(shown(bind(&wish, &[], Some(&machine("0-7")), &Held::default()).unwrap()).0, ["3", "0-1,4"]);
+    }
+
+    #[test]
     fn a_list_is_used_in_turn_and_must_be_usable() {
         assert_eq!(bound("1,2", 3, "0-3").0, ["1", "2", "1"]);
         assert_eq!(bound("0-1;2-3", 2, "0-3").0, ["0-1", "2-3"]);
@@ -266,6 +317,23 @@ mod tests {
             let binding = bind(&wish, &[], Some(&machine("0-7")), &Held::default()).unwrap();
             assert_eq!(shown(binding).0, *expected, "{map:?} {how:?} {cpus_per_rank:?}");
         }
+    }
+
+    #[test]
+    fn more_cores_than_there_are_is_refused_and_cores_that_are_shared_are_told() {
+        let given = |map: MapBy, ranks: usize, each: u32| {
+            let wish = Wish { map, cpus_per_rank: Some(each), ..wish(&Bind::Unsaid, ranks) };
+            bind(&wish, &[], Some(&machine("0-7")), &Held::default())
+        };
+        let error = given(MapBy::Numa, 2, 3).unwrap_err();
+        assert_eq!(error, PlanError::TooFewCores { each: 3, cores: 2, part: "0-1,4-5".into() });
+        assert_eq!(given(MapBy::None, 1, 5).unwrap_err().to_string(), "--cpus-per-rank 5, and CPUs 0-7 have 4 cores");
+        // Two ranks to a node of two cores.
+        let (cpus, notes) = shown(given(MapBy::Numa, 4, 2).unwrap());
+        assert_eq!(cpus, ["0-1", "2-3", "4-5", "6-7"]);
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].starts_with("2 ranks with 2 cores each want 4 cores, and CPUs 0-1,4-5 are 2:"), "{notes:?}");
+        assert_eq!(shown(given(MapBy::Numa, 2, 2).unwrap()).1, [""; 0]);
     }
 
     #[test]

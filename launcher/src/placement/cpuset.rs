@@ -72,6 +72,20 @@ impl CpuSet {
     }
 }
 
+impl CpuSet {
+    /// Reads a mask as the kernel writes it: hexadecimal words of 32 CPUs, the highest first, as `ff,00000003`.
+    pub fn from_mask(text: &str) -> Option<CpuSet> {
+        let words: Vec<&str> = text.trim().split(',').collect();
+        let mut cpus = BTreeSet::new();
+        for (at, word) in words.iter().rev().enumerate() {
+            let digits = (1..=8).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let bits = u32::from_str_radix(word, 16).ok().filter(|_| digits && at < MOST_CPUS / 32)?;
+            cpus.extend((0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| at * 32 + bit));
+        }
+        Some(CpuSet(cpus))
+    }
+}
+
 impl TryFrom<String> for CpuSet {
     type Error = BadValue;
 
@@ -159,6 +173,12 @@ mod tests {
             assert!(bad.parse::<CpuSet>().is_err(), "{bad:?}");
         }
         assert_eq!(CpuSet::from_kernel("\n"), Some(CpuSet::default()));
+        let mask = |text: &str| CpuSet::from_mask(text).map(|set| set.to_string());
+        assert_eq!(mask("ff,00000003\n").as_deref(), Some("0-1,32-39"));
+        assert_eq!(mask("fff,ffffffff").as_deref(), Some("0-43"));
+        for bad in ["", "x", "1,", "123456789", "+f"] {
+            assert_eq!(mask(bad), None, "{bad:?}");
+        }
     }
 
     proptest! {
@@ -171,6 +191,11 @@ mod tests {
         #[test]
         fn any_text_is_a_set_or_an_error(text in "[0-9,; a-]*") {
             let _ = text.parse::<CpuSet>();
+        }
+
+        #[test]
+        fn any_text_is_a_mask_or_none(text in "[0-9a-fx,\n ]*") {
+            let _ = CpuSet::from_mask(&text);
         }
     }
 }

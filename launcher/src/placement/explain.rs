@@ -23,10 +23,9 @@ pub fn explain(plan: &Plan, node: &Node, context: &StartContext) -> String {
         let numa = plural(cpus.numa.len(), "NUMA node");
         let _ = writeln!(
             text,
-            "usable CPUs: {} ({} {}, {} {numa})",
+            "usable CPUs: {} ({}, {} {numa})",
             cpus.usable,
-            cpus.cores.len(),
-            plural(cpus.cores.len(), "core"),
+            crate::view::text::cores(cpus),
             cpus.numa.len()
         );
     }

@@ -82,8 +82,12 @@ impl GpuPlan {
 /// What the ranks are mapped to: what was asked for, or a GPU each where there are any.
 pub fn mapping(job: &Job, machine: Option<&Machine>, context: &StartContext) -> MapBy {
     job.placement.map_by.unwrap_or_else(|| {
-        let any = job.placement.gpus != GpuChoice::None
-            && machine.is_some_and(|machine| !visible(machine, context).0.is_empty());
+        let any = match job.placement.gpus {
+            GpuChoice::None => false,
+            GpuChoice::All => machine.is_some_and(|machine| !visible(machine, context).0.is_empty()),
+            // Who names GPUs wants them: a job that runs without is not the one that was asked for.
+            GpuChoice::List(_) => true,
+        };
         if any { MapBy::Gpu } else { MapBy::None }
     })
 }
@@ -102,11 +106,12 @@ pub fn count(job: &Job, machine: &Machine, context: &StartContext) -> usize {
 pub fn choose(job: &Job, machine: &Machine, held: &Held, context: &StartContext) -> Result<GpuPlan, PlanError> {
     let ranks = job.world_size() as usize;
     let (mut units, mut notes) = visible(machine, context);
+    let asked = if job.placement.map_by.is_some() { "--map-by gpu" } else { "--gpus" };
+    if units.is_empty() {
+        return Err(PlanError::NoGpu { asked, because: why_none(machine, context) });
+    }
     if let GpuChoice::List(list) = &job.placement.gpus {
         units = listed(list, &units, machine)?;
-    }
-    if units.is_empty() {
-        return Err(PlanError::NoGpu { because: why_none(machine, context) });
     }
     if ranks > units.len() && !job.placement.share_gpus {
         return Err(PlanError::TooFewGpus { ranks, gpus: units.len() });
@@ -394,7 +399,7 @@ mod tests {
         assert_eq!((seen("2"), seen("GPU-00000003"), seen(" 1 , 0 ")), (vec![2], vec![3], vec![1]));
         for none in ["", "-1", "9,0", "GPU-ffff", "NoDevFiles"] {
             let error = chosen("", 1, &[("CUDA_VISIBLE_DEVICES", none)]).unwrap_err();
-            assert!(matches!(&error, PlanError::NoGpu { because } if because.contains("hides")), "{none}: {error}");
+            assert!(matches!(&error, PlanError::NoGpu { because, .. } if because.contains("hides")), "{none}: {error}");
         }
         let job = job("ranks = 1\nprogram = ['a']");
         let map = |list: &str| mapping(&job, Some(&two_sockets()), &context(&[("CUDA_VISIBLE_DEVICES", list)]));
@@ -403,7 +408,16 @@ mod tests {
     }
 
     #[test]
+    fn gpus_that_are_named_and_not_there_are_refused() {
+        let job = job("ranks = 1\nprogram = ['a']\n[placement]\ngpus = '0'");
+        assert_eq!(mapping(&job, None, &context(&[])), MapBy::Gpu);
+        let error = choose(&job, &Machine::default(), &Held::default(), &context(&[])).unwrap_err();
+        assert_eq!(error.to_string(), "--gpus asks for GPUs, and there is no NVIDIA GPU that the ranks could use");
+    }
+
+    #[test]
     fn a_list_of_gpus_is_taken_as_it_stands() {
+        assert_eq!(gpus(&chosen("gpus = '1-3'", 3, &[]).unwrap()), [1, 2, 3]);
         assert_eq!(gpus(&chosen("gpus = '3,0000:1b:00.0'", 2, &[]).unwrap()), [3, 0]);
         let error = chosen("gpus = '7'", 1, &[]).unwrap_err();
         assert!(matches!(error, PlanError::UnknownGpu { hidden: false, .. }), "{error}");
@@ -447,6 +461,29 @@ mod tests {
         let none = plan(&machine, 2);
         assert_eq!(none.health, Some(0));
         assert!(none.notes[0].contains("GPU0 and GPU1 has a health of 0"), "{:?}", none.notes);
+    }
+
+    #[test]
+    fn a_gpu_that_is_stuck_or_reports_fatal_errors_is_left_out_where_there_are_others() {
+        let plan = |machine: &Machine, ranks: u32| {
+            choose(&job(&format!("ranks = {ranks}\nprogram = ['a']")), machine, &Held::default(), &context(&[]))
+                .unwrap()
+        };
+        assert_eq!(gpus(&plan(&two_sockets(), 3)), [0, 1, 2]);
+        // F07: 5 of 32 GT/s while it works.
+        let mut stuck = two_sockets();
+        stuck.devices[3].link.speed = crate::topology::Speed::of_generation(2);
+        assert_eq!(gpus(&plan(&stuck, 3)), [0, 1, 2], "at rest a link may be slow");
+        stuck.gpus[1].state = Some(crate::topology::GpuState { busy_percent: Some(100), ..Default::default() });
+        assert_eq!((gpus(&plan(&stuck, 3)), plan(&stuck, 3).health), (vec![0, 2, 3], Some(100)));
+        // And what is estimated of its links is what they carry, not what they could.
+        assert!(stuck.gpu_gb_s(1, 2) < 4.0 && stuck.gpu_gb_s(0, 2) > 25.0, "{}", stuck.gpu_gb_s(1, 2));
+        let mut fatal = two_sockets();
+        fatal.gpus[1].errors = Some(crate::topology::ErrorRates { correctable_per_s: 0.0, worse: Some(1) });
+        assert_eq!(gpus(&plan(&fatal, 3)), [0, 2, 3]);
+        let all = plan(&fatal, 4);
+        assert_eq!(all.health, Some(50));
+        assert!(all.notes[0].contains("has a health of 50 of 100"), "{:?}", all.notes);
     }
 
     #[test]

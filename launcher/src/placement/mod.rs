@@ -92,6 +92,24 @@ pub enum PlanError {
     /// The CPUs could not be found out.
     #[error("cannot tell which CPUs may be used, which --bind needs")]
     UnknownCpus,
+    /// A saved machine may not tell how its CPUs lie.
+    #[error("cannot tell which CPUs {what}, which {asked} needs")]
+    UnknownLayout {
+        /// `share a core`, `are on one socket`.
+        what: &'static str,
+        /// The option.
+        asked: &'static str,
+    },
+    /// `--cpus-per-rank` asks for more than there is.
+    #[error("--cpus-per-rank {each}, and CPUs {part} have {cores} {}", if *cores == 1 { "core" } else { "cores" })]
+    TooFewCores {
+        /// Cores for each rank.
+        each: usize,
+        /// Cores of the part of the machine that the rank belongs to.
+        cores: usize,
+        /// Its CPUs.
+        part: String,
+    },
     /// One GPU each was asked for, or is the rule.
     #[error("{ranks} ranks, {gpus} {}", if *gpus == 1 { "GPU" } else { "GPUs" })]
     TooFewGpus {
@@ -101,8 +119,10 @@ pub enum PlanError {
         gpus: usize,
     },
     /// There is no GPU to give out.
-    #[error("--map-by gpu, and there is no NVIDIA GPU that the ranks could use")]
+    #[error("{asked} asks for GPUs, and there is no NVIDIA GPU that the ranks could use")]
     NoGpu {
+        /// The option.
+        asked: &'static str,
         /// Hidden, or not there.
         because: String,
     },
@@ -135,12 +155,21 @@ impl From<PlanError> for Refused {
                 refused.because(because).try_instead(format!("CPUs out of {usable}"))
             }
             PlanError::UnknownCpus => refused.try_instead("`--bind none`"),
+            PlanError::UnknownLayout { .. } => refused
+                .because("the machine was read from a text that does not say it")
+                .try_instead("a machine that `prun topo --save FILE` saved; or `--bind LIST`"),
             PlanError::TooFewGpus { gpus, .. } => {
                 refused.because("each rank gets a GPU of its own").try_instead(format!(
                     "`-n {gpus}`; or `--share-gpus`, if ranks may share; or `--map-by none`, if the program uses no GPU"
                 ))
             }
-            PlanError::NoGpu { because } => refused.because(because).try_instead("`--map-by none`, or `prun doctor`"),
+            PlanError::NoGpu { asked, because } => refused.because(because).try_instead(match asked {
+                "--gpus" => "leave --gpus out, or `prun doctor`",
+                _ => "`--map-by none`, or `prun doctor`",
+            }),
+            PlanError::TooFewCores { cores, .. } => refused.because("a rank's cores lie in one part of the machine").try_instead(
+                format!("`--cpus-per-rank {cores}` or less; or a larger part, as with `--map-by none`"),
+            ),
             PlanError::UnknownGpu { known, hidden, .. } => {
                 let refused = if hidden { refused.because("CUDA_VISIBLE_DEVICES hides it") } else { refused };
                 refused.try_instead(format!("GPUs out of {known}; `prun topo` shows them"))
@@ -237,16 +266,15 @@ pub fn plan(job: &Job, node: &Node, context: &StartContext) -> Result<Plan, Plan
     })
 }
 
-/// What is near to the GPU of each rank; a GPU whose place is unknown is told once.
+/// What is near to the GPU of each rank; GPUs whose place is unknown are told in one sentence.
 fn near_ranks(gpus: &GpuPlan, machine: &Machine, node: &Node, notes: &mut Vec<String>) -> Vec<NearRank> {
     let Some(cpus) = node.cpus.as_ref().filter(|_| !gpus.of_rank.is_empty()) else { return Vec::new() };
     let near = near::near(machine, cpus);
     let of = |at: &usize| machine.gpus.iter().position(|gpu| gpu.index == gpus.seen[*at].gpu).unwrap_or(0);
-    for at in 0..gpus.seen.len() {
-        if let Some(note) = near.notes[of(&at)].as_ref().filter(|note| !notes.contains(note)) {
-            notes.push(note.clone());
-        }
-    }
+    let lacking: Vec<(usize, near::Lack)> = (0..gpus.seen.len())
+        .filter_map(|at| Some((gpus.seen[at].gpu, near.lacks.get(of(&at))?.clone()?)))
+        .collect();
+    notes.extend(near::told(&lacking));
     let everything = || cpus.usable.clone();
     gpus.of_rank
         .iter()

@@ -168,7 +168,7 @@ impl Node {
 
     /// A machine that was read from somewhere; nothing of it is held.
     pub fn of(machine: Machine) -> Node {
-        Node { cpus: machine.cpus.clone(), machine: Some(machine), ..Node::default() }
+        Node { cpus: machine.cpus.clone(), notes: machine.notes.clone(), machine: Some(machine), ..Node::default() }
     }
 
     /// A batch system may have bound prun itself to fewer CPUs than it gave to the job. Where the cgroup shows exactly

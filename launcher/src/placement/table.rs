@@ -5,24 +5,18 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::cpuset::CpuSet;
-use super::{Node, Plan};
+use super::{Node, Plan, near};
 use crate::job::MapBy;
 use crate::topology::{Gpu, Machine, gpu_name};
-use crate::view::text::{columns, plural};
+use crate::view::text::{columns, cores, plural};
 
 /// The plan for people: a line for each rank, the ring, and the reasons.
 pub fn text(plan: &Plan, node: &Node, name: &str) -> String {
     let ranks = plan.node.ranks.len();
     let mut text = format!("{ranks} {} on {name}", plural(ranks, "rank"));
     if let Some(cpus) = &node.cpus {
-        let (cores, numa) = (cpus.cores.len(), cpus.numa.len());
-        let _ = write!(
-            text,
-            ": CPUs {} ({cores} {}, {numa} {})",
-            cpus.usable,
-            plural(cores, "core"),
-            plural(numa, "NUMA node")
-        );
+        let numa = cpus.numa.len();
+        let _ = write!(text, ": CPUs {} ({}, {numa} {})", cpus.usable, cores(cpus), plural(numa, "NUMA node"));
     }
     text.push_str("; nothing is started\n\n");
     text.push_str(&columns(&rows(plan, node)));
@@ -126,13 +120,20 @@ fn reasons(plan: &Plan, node: &Node) -> Vec<String> {
         }
     }
     let bound = plan.node.ranks.iter().any(|rank| rank.cpus.is_some());
+    let located = seen.iter().filter_map(|unit| gpu_of(node, unit.gpu)).any(|gpu| {
+        node.cpus.as_ref().is_some_and(|cpus| near::is_known(gpu, cpus))
+    });
     let why = match (plan.map, bound) {
         (_, false) => "CPUs: ranks may use whatever prun may use; --bind or --map-by pins them",
+        (MapBy::Gpu, true) if !located => {
+            "CPUs: nothing tells which are near to which GPU, so all of them are shared evenly among the GPUs"
+        }
         (MapBy::Gpu, true) => {
             "CPUs: near to the rank's GPU, shared evenly among the GPUs that are near to the same ones"
         }
         (MapBy::Numa, true) => "CPUs: of one NUMA node",
         (MapBy::Socket, true) => "CPUs: of one socket",
+        (MapBy::List, true) => "CPUs: the first rank has the first of --bind's list, the second the second",
         (MapBy::Core | MapBy::None, true) => "CPUs: as --bind says",
     };
     reasons.push(why.into());

@@ -1,3 +1,4 @@
-//! What prun tells programs: JSON lines.
+//! What prun tells programs, JSON lines, and what it prints.
 
 pub mod jsonl;
+pub mod stdout;

@@ -7,6 +7,7 @@ pub mod signals;
 pub mod state;
 pub mod text;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::libc;
@@ -65,6 +66,8 @@ pub struct Setting<'a> {
     pub restart: u32,
     /// Where JSON lines go.
     pub json: Option<&'a Jsonl>,
+    /// Where the machine's files are.
+    pub root: &'a Path,
     /// GPUs to look at meanwhile, each with its ranks; none: nobody looks.
     pub watched: Vec<(usize, Vec<u32>)>,
 }
@@ -104,7 +107,7 @@ pub fn attempt(job: &Job, plan: NodePlan, setting: &Setting<'_>) -> Result<Outco
         relay,
         signals: setting.signals,
         json: setting.json,
-        watcher: if setting.watched.is_empty() { None } else { Watcher::start() },
+        watcher: if setting.watched.is_empty() { None } else { Watcher::start(setting.root) },
         watched: &setting.watched,
         on_fault: job.placement.on_fault,
         faults: Vec::new(),

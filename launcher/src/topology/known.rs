@@ -137,7 +137,7 @@ pub fn note_errors(machine: &mut Machine, place: Option<&Path>, rates: &[(PciAdd
     let before = noted(machine);
     for (address, rates) in rates {
         if let Some(gpu) = machine.gpus.iter_mut().find(|gpu| gpu.address == Some(*address)) {
-            let quiet = rates.correctable_per_s == 0.0 && rates.worse == 0;
+            let quiet = rates.correctable_per_s == 0.0 && rates.worse.is_none_or(|worse| worse == 0);
             gpu.errors = (!quiet || gpu.errors.is_some()).then_some(*rates);
         }
     }
@@ -157,7 +157,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("prun-known-{}", std::process::id()));
         let place = directory.join("prun/links.toml");
         let mut measured = two_sockets();
-        measured.gpus[1].errors = Some(ErrorRates { correctable_per_s: 3.5, worse: 1 });
+        measured.gpus[1].errors = Some(ErrorRates { correctable_per_s: 3.5, worse: Some(1) });
         measured.links[0].peer_proven = Some(true);
         save(&measured, Some(&place));
         let mut fresh = two_sockets();
@@ -173,7 +173,7 @@ mod tests {
         fewer.gpus.iter_mut().enumerate().for_each(|(index, gpu)| gpu.index = index);
         assert!(recall(&mut fewer, Some(&place)));
         assert_eq!(fewer.gpu_link(0, 1).unwrap().kind, LinkKind::Nvlink(8));
-        let rates = ErrorRates { correctable_per_s: 0.0, worse: 0 };
+        let rates = ErrorRates { correctable_per_s: 0.0, worse: Some(0) };
         let quiet: Vec<_> = fresh.gpus.iter().map(|gpu| (gpu.address.unwrap(), rates)).collect();
         note_errors(&mut fresh, Some(&place), &quiet);
         let mut again = two_sockets();

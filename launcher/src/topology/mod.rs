@@ -16,6 +16,8 @@ pub mod ring;
 pub mod smi_topo;
 pub mod snapshot;
 #[cfg(test)]
+mod cases;
+#[cfg(test)]
 pub(crate) mod tree;
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +33,8 @@ pub use pci::{PciAddress, PciLink, Speed};
 pub const NVIDIA: u16 = 0x10de;
 /// AMD's.
 pub const AMD: u16 = 0x1002;
+/// A GPU this busy should have its link at full speed.
+pub const BUSY_PERCENT: u32 = 50;
 
 /// A machine, as far as it could be read.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -141,14 +145,22 @@ pub struct Gpu {
     pub state: Option<GpuState>,
 }
 
+impl Gpu {
+    /// Whether it works hard enough for its link to be at full speed; `None` if nobody knows.
+    pub fn is_busy(&self) -> Option<bool> {
+        Some(self.state.as_ref()?.busy_percent? >= BUSY_PERCENT)
+    }
+}
+
 /// Errors of a GPU's PCIe link while somebody looked.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ErrorRates {
     /// Correctable ones a second.
     pub correctable_per_s: f64,
-    /// How many were worse.
-    pub worse: u64,
+    /// How many were worse; `None` where only the driver's count of repeated packets is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worse: Option<u64>,
 }
 
 /// What a GPU was doing when it was read.
@@ -365,6 +377,11 @@ impl Link {
 }
 
 impl Machine {
+    /// Whether nothing at all was found: no CPU, no memory, no device.
+    pub fn is_nothing(&self) -> bool {
+        self.cpus.is_none() && self.memory.is_empty() && self.gpus.is_empty() && self.devices.is_empty()
+    }
+
     /// The PCI device at `address`.
     pub fn device(&self, address: PciAddress) -> Option<&Device> {
         self.devices.iter().find(|device| device.address == address)
@@ -395,7 +412,10 @@ impl Machine {
         });
         let pci = |gpu: usize| {
             let gpu = self.gpus.iter().find(|its| its.index == gpu)?;
-            self.device_of(gpu)?.link.usable_gb_s()
+            let link = self.device_of(gpu)?.link;
+            // A link that rests comes back to its best speed; one that is slow under load does not.
+            let now = link.gb_s().filter(|_| gpu.is_busy() == Some(true));
+            now.or(link.usable_gb_s())
         };
         let slower = match (pci(a), pci(b)) {
             (Some(one), Some(other)) => Some(one.min(other)),

@@ -172,13 +172,16 @@ fn tree(root: &Path, machine: &mut Machine, detail: Detail) {
     machine.devices.sort_by_key(|device| device.address);
     // A GPU that the driver does not list, or of another maker.
     let known: BTreeSet<Option<PciAddress>> = machine.gpus.iter().map(|gpu| gpu.address).collect();
+    // A copy of a machine's bus may say nothing of drivers at all: then what looks like a GPU is one.
+    let drivers_told = machine.driver.is_some() || machine.devices.iter().any(|device| device.driver.is_some());
     for device in &machine.devices {
         let compute = device.kind != DeviceKind::VirtualFunction && device.is_gpu();
-        if compute && device.vendor == AMD && !known.contains(&Some(device.address)) {
+        let wanted = device.vendor == AMD || (device.vendor == NVIDIA && !drivers_told);
+        if compute && wanted && !known.contains(&Some(device.address)) {
             machine.gpus.push(Gpu {
                 index: machine.gpus.len(),
                 address: Some(device.address),
-                vendor: Some(AMD),
+                vendor: Some(device.vendor),
                 name: device.name.clone(),
                 ..Gpu::default()
             });
@@ -254,7 +257,10 @@ pub fn device(root: &Path, address: PciAddress, with_errors: bool) -> Option<Dev
             .and_then(|target| Some(target.file_name()?.to_str()?.to_owned())),
         // -1 says that the firmware does not tell.
         numa: text("numa_node").and_then(|text| text.trim().parse().ok()),
-        local_cpus: text("local_cpulist").and_then(|text| CpuSet::from_kernel(&text)).filter(|set| !set.is_empty()),
+        local_cpus: text("local_cpulist")
+            .and_then(|text| CpuSet::from_kernel(&text))
+            .or_else(|| text("local_cpus").and_then(|text| CpuSet::from_mask(&text)))
+            .filter(|set| !set.is_empty()),
         root: host_bridge,
         above,
         link,
@@ -382,6 +388,15 @@ mod tests {
         assert_eq!(machine.gpus[1].numa, Vec::<usize>::new());
         assert_eq!(machine.device_of(&machine.gpus[1]).unwrap().numa, None);
         assert_eq!(machine.gpu_link(0, 1).unwrap().kind, LinkKind::Unknown);
+    }
+
+    #[test]
+    fn a_mask_of_local_cpus_does_where_there_is_no_list() {
+        let tree = Tree::new("mask").cpus(8, 2).gpu("0000:3b:00.0", 0, None);
+        tree.file("sys/bus/pci/devices/0000:3b:00.0/local_cpus", "00000000,000000f0\n");
+        let machine = machine(tree.root(), Detail::Launch);
+        assert_eq!(machine.gpus[0].local_cpus.as_ref().unwrap().to_string(), "4-7");
+        assert_eq!(machine.gpus[0].numa, [1]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! a row that run together (`NODENODE`) are split where only one way to split them exists; a row with too few cells
 //! is an error with its line, and never shifted by a column.
 //!
-//! The table has no PCI addresses. Lines behind it may name them, `GPU 2: 0006:01:00.0`; the domain counts, since some
+//! The table has no PCI addresses. Lines before or behind it may name them, `GPU 2: 0006:01:00.0`; the domain counts, since some
 //! machines have each GPU at the same bus number of another domain.
 
 use super::{Gpu, Link, LinkKind, Machine, NVIDIA, Nic, PciAddress, gpu_name};
@@ -42,11 +42,17 @@ pub enum TableError {
     },
 }
 
-/// Whether this may be such a table.
+/// Whether this may be such a table. Prompts, dates and other commands' output may stand before it.
 pub fn looks_like_it(text: &str) -> bool {
-    let mut lines = text.lines().map(plain).filter(|line| !line.trim().is_empty()).take(2);
-    lines.next().is_some_and(|header| header.trim_start().starts_with("GPU0"))
-        && lines.next().is_some_and(|row| row.starts_with("GPU0"))
+    let lines: Vec<(usize, String)> = text.lines().map(|line| (0, plain(line))).collect();
+    header(&lines).is_some()
+}
+
+/// Where the table begins: the line of its columns, which the row of GPU0 follows.
+fn header(lines: &[(usize, String)]) -> Option<usize> {
+    let filled: Vec<usize> = (0..lines.len()).filter(|at| !lines[*at].1.trim().is_empty()).collect();
+    let begins = |at: usize| lines[at].1.trim_start().starts_with("GPU0");
+    filled.windows(2).find(|pair| begins(pair[0]) && lines[pair[1]].1.starts_with("GPU0")).map(|pair| pair[0])
 }
 
 /// Reads the table.
@@ -55,17 +61,16 @@ pub fn looks_like_it(text: &str) -> bool {
 /// [`TableError`] with the line that cannot be read.
 pub fn read(text: &str) -> Result<Machine, TableError> {
     let lines: Vec<(usize, String)> = text.lines().enumerate().map(|(at, line)| (at + 1, plain(line))).collect();
-    let rows: Vec<(usize, &str, &str)> = lines
+    let begin = header(&lines).ok_or(TableError::NoRows)?;
+    let rows: Vec<(usize, &str, &str)> = lines[begin + 1..]
         .iter()
-        .skip_while(|(_, line)| !line.trim_start().starts_with("GPU0"))
-        .skip(1)
+        .skip_while(|(_, line)| line.trim().is_empty())
         .map_while(|(at, line)| {
             let (name, rest) = line.trim_end().split_once(char::is_whitespace)?;
             (!name.is_empty() && !rest.trim().is_empty()).then_some((*at, name, rest))
         })
         .collect();
-    let header = lines.iter().map(|(_, line)| line).find(|line| line.trim_start().starts_with("GPU0"));
-    let header = header.map(|line| line.split_whitespace().collect::<String>()).unwrap_or_default();
+    let header = lines[begin].1.split_whitespace().collect::<String>();
     if rows.first().is_none_or(|(_, name, _)| *name != "GPU0") {
         return Err(TableError::NoRows);
     }
@@ -119,10 +124,15 @@ pub fn read(text: &str) -> Result<Machine, TableError> {
             unsure.join(", ")
         ));
     }
+    if machine.cpus.is_some() {
+        machine.notes.push(
+            "the table does not tell which CPUs share a core: each GPU gets the same part of every range of CPUs".into(),
+        );
+    }
     Ok(machine)
 }
 
-/// The CPUs that the table speaks of. It does not tell which of them share a core.
+/// The CPUs that the table speaks of. It does not tell which of them share a core or a socket, so none is made up.
 fn cpus_of(gpus: &[Gpu]) -> Option<Cpus> {
     let mut usable = CpuSet::default();
     gpus.iter().filter_map(|gpu| gpu.local_cpus.as_ref()).for_each(|cpus| usable.extend(cpus));
@@ -137,9 +147,7 @@ fn cpus_of(gpus: &[Gpu]) -> Option<Cpus> {
     if numa.is_empty() {
         numa.push(NumaNode { id: 0, cpus: usable.clone() });
     }
-    let cores = usable.iter().map(|cpu| CpuSet::from_iter([cpu])).collect();
-    let sockets = vec![usable.clone()];
-    (!usable.is_empty()).then(|| Cpus { affinity: usable.clone(), usable, cores, sockets, numa, ..Cpus::default() })
+    (!usable.is_empty()).then(|| Cpus { affinity: usable.clone(), usable, numa, ..Cpus::default() })
 }
 
 /// Columns behind the cells, as far as the header has them.
@@ -250,6 +258,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_pasted_around_a_table_does_no_harm() {
+        let table = "Mon Nov 30 10:00:00 UTC 2026\nuser@node:~$ nvidia-smi -L\nGPU 0: 0002:01:00.0\nGPU 1: 0003:01:00.0\n\
+                     user@node:~$ nvidia-smi topo -m\n\
+                     \tGPU0\tGPU1\tCPU Affinity\n\
+                     GPU0\t X \tPIX\t0-3\n\
+                     GPU1\tPIX\t X \t4-7\n\n\
+                     Legend:\n\n  X    = Self\nuser@node:~$ \n";
+        assert!(looks_like_it(table));
+        let machine = read(table).unwrap();
+        let shown: Vec<String> = machine.gpus.iter().map(|gpu| gpu.address.unwrap().to_string()).collect();
+        assert_eq!(shown, ["0002:01:00.0", "0003:01:00.0"]);
+        assert_eq!(kind(&machine, "GPU0", "GPU1"), "PIX");
+        assert!(!looks_like_it("name = 'GPU0'\nGPU0\n"));
+    }
+
+    #[test]
     fn several_numa_nodes_are_all_kept() {
         let machine = read(
             "\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n\
@@ -328,6 +352,57 @@ mod tests {
         let machine = read(text).unwrap();
         assert_eq!((machine.gpus[1].local_cpus.as_ref(), machine.links.len()), (None, 1));
         assert_eq!(read("nothing\n"), Err(TableError::NoRows));
+    }
+
+    /// The plan of a table with some ranks.
+    fn planned(table: &str, ranks: u32) -> (Vec<Vec<usize>>, String) {
+        use crate::placement::tests::{context, job};
+        let node = crate::placement::Node::of(read(table).unwrap());
+        let plan = crate::placement::plan(&job(&format!("ranks = {ranks}\nprogram = ['a']")), &node, &context(&[]));
+        let plan = plan.unwrap();
+        let text = crate::placement::table::text(&plan, &node, "table");
+        (plan.node.ranks.iter().map(|rank| rank.cpus.clone().unwrap()).collect(), text)
+    }
+
+    // F03
+    #[test]
+    fn a_gpu_of_two_nodes_is_pinned_to_both_of_them() {
+        let row = |name: &str, cells: &str, cpus: &str, numa: &str| format!("{name}\t{cells}\t{cpus}\t{numa}\t\tN/A\n");
+        let table = "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n".to_owned()
+            + &row("GPU0", " X \tPIX\tSYS\tSYS", "0-31,64-95", "0")
+            + &row("GPU1", "PIX\t X \tSYS\tSYS", "0-31,64-95", "0")
+            + &row("GPU2", "SYS\tSYS\t X \tPIX", "0-127", "0-1")
+            + &row("GPU3", "SYS\tSYS\tPIX\t X ", "0-127", "0-1");
+        let machine = read(&table).unwrap();
+        assert_eq!(machine.gpus.iter().map(|gpu| gpu.numa.clone()).collect::<Vec<_>>(), [vec![0], vec![0], vec![0, 1], vec![0, 1]]);
+        let (cpus, text) = planned(&table, 4);
+        let set = |at: usize| cpus[at].iter().copied().collect::<CpuSet>();
+        assert_eq!((set(0).to_string(), set(1).to_string()), ("0-15,64-79".into(), "16-31,80-95".into()));
+        // Both nodes: 0-31,64-95 is node 0 and the rest node 1.
+        let (first, rest): (CpuSet, CpuSet) = ("0-31,64-95".parse().unwrap(), "32-63,96-127".parse().unwrap());
+        for rank in [2, 3] {
+            assert!(!set(rank).and(&first).is_empty() && !set(rank).and(&rest).is_empty(), "{}", set(rank));
+        }
+        let mut both = set(2);
+        both.extend(&set(3));
+        assert_eq!(both.to_string(), "0-127");
+        assert!(text.contains("note: GPU2, GPU3 may be near to several NUMA nodes"), "{text}");
+        assert!(text.contains("cores unknown") && text.contains("does not tell which CPUs share a core"), "{text}");
+    }
+
+    #[test]
+    fn cores_that_no_table_tells_of_are_not_bound_to() {
+        use crate::placement::tests::{context, job};
+        let table = "  GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0-3\nGPU1 PIX X 0-3\n";
+        let machine = read(table).unwrap();
+        let cpus = machine.cpus.as_ref().unwrap();
+        assert!(cpus.cores.is_empty() && cpus.sockets.is_empty());
+        let node = crate::placement::Node::of(machine);
+        for (how, what) in [("bind = 'core'", "share a core"), ("bind = 'socket'", "on one socket")] {
+            let job = job(&format!("ranks = 2\nprogram = ['a']\n{how}"));
+            let refused = crate::placement::plan(&job, &node, &context(&[])).unwrap_err().to_string();
+            assert!(refused.contains(what), "{refused}");
+        }
     }
 
     proptest! {

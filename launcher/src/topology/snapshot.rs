@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Machine, smi_topo};
+use super::{Machine, lspci, smi_topo};
 use crate::refused::Refused;
 
 /// The text of a saved machine.
@@ -38,7 +38,14 @@ pub fn parse(text: &str) -> Result<Machine, String> {
     if smi_topo::looks_like_it(text) {
         return smi_topo::read(text).map_err(|error| error.to_string());
     }
-    toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())
+    if !lspci::read(text).is_empty() {
+        return Err("it is the text of lspci, which `prun doctor --lspci FILE` judges".into());
+    }
+    let machine: Machine = toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())?;
+    if machine.is_nothing() {
+        return Err("it names no CPU, no GPU and no other device".into());
+    }
+    Ok(machine)
 }
 
 #[cfg(test)]
@@ -58,6 +65,8 @@ mod tests {
         let error = parse("name = 'a'\n[[gpu]]\nindex = 0\naddress = 'nowhere'\n").unwrap_err();
         assert!(error.contains("line 4") && error.contains("nowhere"), "{error}");
         assert!(parse("nmae = 'a'").unwrap_err().contains("nmae"));
+        assert!(parse("").unwrap_err().contains("no CPU"));
+        assert!(parse("41:00.0 3D controller: NVIDIA Corporation Device\n").unwrap_err().contains("doctor --lspci"));
     }
 
     mod any_text {

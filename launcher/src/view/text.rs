@@ -4,11 +4,20 @@ use std::fmt::Write;
 
 use crate::doctor::health;
 use crate::placement::cpuset::CpuSet;
+use crate::placement::node::Cpus;
 use crate::topology::{Gpu, Machine, gpu_name, ring};
 
 /// `rank` or `ranks`.
 pub fn plural(count: usize, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
+}
+
+/// `32 cores`, where it is known which CPUs share one.
+pub fn cores(cpus: &Cpus) -> String {
+    match cpus.cores.len() {
+        0 => "cores unknown".into(),
+        count => format!("{count} {}", plural(count, "core")),
+    }
 }
 
 /// Columns as wide as their widest cell, two spaces apart.
@@ -64,14 +73,11 @@ pub fn headline(machine: &Machine) -> String {
 
 fn numa(machine: &Machine) -> String {
     let Some(cpus) = &machine.cpus else { return String::new() };
-    let mut text = format!(
-        "CPUs {} usable: {} {}, {} {}\n",
-        cpus.usable,
-        cpus.cores.len(),
-        plural(cpus.cores.len(), "core"),
-        cpus.sockets.len(),
-        plural(cpus.sockets.len(), "socket")
-    );
+    let sockets = match cpus.sockets.len() {
+        0 => "sockets unknown".into(),
+        count => format!("{count} {}", plural(count, "socket")),
+    };
+    let mut text = format!("CPUs {} usable: {}, {sockets}\n", cpus.usable, cores(cpus));
     if let Some(quota) = cpus.quota {
         let _ = writeln!(text, "the cgroup allows the time of {quota:.1} CPUs");
     }
