@@ -73,6 +73,22 @@ must "no GPU is in a collection by name" bash -c "! grep -qE 'GPU-[0-9a-f]{8}-[0
 echo "== what the ranks find"
 "$prun" -n "$gpus" -l sh -c 'echo "gpu=$PRUN_GPU ring=$PRUN_RING health=$PRUN_LINK_HEALTH p2p=$PRUN_P2P order=$CUDA_DEVICE_ORDER cpus=$(grep Cpus_allowed_list /proc/self/status | cut -f2)"; echo "visible=$CUDA_VISIBLE_DEVICES"' 2>&1 | tee "$out/ranks.txt"
 must "every rank sees the same list" test "$("$prun" -n "$gpus" sh -c 'echo $CUDA_VISIBLE_DEVICES' | sort -u | wc -l)" -eq 1
+echo "== a link that is known as ill"
+known=$(ls "$XDG_CACHE_HOME"/prun/links-*)
+cp "$known" "$out/known.toml"
+for gpu in $(sed -n 's/^gpus = //p' "$known" | tr -d '[]" ' | tr ',' ' '); do
+    printf '[[errors]]\ngpu = "%s"\n[errors.rates]\ncorrectable_per_s = 0.0\nworse = 3\n' "$gpu" >>"$known"
+done
+timeout 60 "$prun" -n "$gpus" sh -c 'echo "rank $PRUN_RANK: health of the worst link $PRUN_LINK_HEALTH"'
+must "libcomm is told that a link is ill" test "$("$prun" -n "$gpus" sh -c 'echo $PRUN_LINK_HEALTH' | sort -u | head -1)" -lt 60
+timeout 100 "$prun" bench allreduce --device -n "$gpus" --sizes 128M,256M --batches 5 2>&1 | tail -4
+cp "$out/known.toml" "$known"
+timeout 100 "$prun" bench allreduce --device -n "$gpus" --sizes 128M,256M --batches 5 2>&1 | tail -4
+echo "== looks at the GPUs while a job runs"
+timeout 60 "$prun" -n "$gpus" --json "$out/events.jsonl" sleep 7
+grep '"event":"gpus"' "$out/events.jsonl" | head -2
+must "each look stands in --json" test "$(grep -c '"event":"gpus"' "$out/events.jsonl")" -ge 2
+must "PCIe traffic is sampled" grep -q pcie_sent_mb_s "$out/events.jsonl"
 echo "== two jobs at once"
 "$prun" -n 1 -q sh -c 'echo first $CUDA_VISIBLE_DEVICES; sleep 1' &
 sleep 0.5
