@@ -135,6 +135,21 @@ fn sag(distance: f64) -> f64 {
     40.0 + distance * 0.28
 }
 
+/// The NUMA node of a network card: its own, or that of the GPU that it is closest to, if no socket lies between. Tables
+/// name cards and their ways to GPUs, and no node.
+fn near_nic(machine: &Machine, at: usize) -> Option<usize> {
+    let name = format!("NIC{at}");
+    let kind = |gpu: &&Gpu| machine.link(&gpu_name(gpu.index), &name).map(|link| link.kind);
+    let closest = || {
+        let gpu = machine.gpus.iter().filter(|gpu| kind(gpu).is_some()).min_by_key(|gpu| kind(gpu))?;
+        gpu.numa.first().copied().filter(|_| kind(&gpu).is_some_and(|kind| kind < LinkKind::Sys))
+    };
+    machine.nics[at].numa.or_else(closest)
+}
+
+/// As many boxes stand side by side where there are network cards only.
+const CARDS_ABREAST: usize = 4;
+
 struct Column {
     id: String,
     lines: Vec<String>,
@@ -144,7 +159,10 @@ struct Column {
 
 impl Column {
     fn width(&self) -> usize {
-        self.gpus.len().max(1)
+        match self.gpus.len() {
+            0 => self.nics.len().clamp(1, CARDS_ABREAST),
+            gpus => gpus,
+        }
     }
 }
 
@@ -153,7 +171,7 @@ fn columns(machine: &Machine) -> Vec<Column> {
     let mut columns: Vec<Column> = Vec::new();
     let near = |node: Option<usize>| {
         let gpus = (0..machine.gpus.len()).filter(|at| machine.gpus[*at].numa.first().copied() == node).collect();
-        let nics = (0..machine.nics.len()).filter(|at| machine.nics[*at].numa == node).collect();
+        let nics = (0..machine.nics.len()).filter(|at| near_nic(machine, *at) == node).collect();
         (gpus, nics)
     };
     let mut known: Vec<usize> =
@@ -303,8 +321,9 @@ fn nic_box(machine: &Machine, at: usize, place: [f64; 4]) -> Box {
             tip.push(format!("to {}: {}", gpu_name(gpu.index), link.kind));
         }
     }
-    let name: String = nic.name.chars().take(22).collect();
-    Box { id: id.clone(), lines: vec![format!("{id} {name}"), bus], tip, place, kind: "nic", score: None }
+    // A card without a name is called by its address, which stands below.
+    let name: String = if nic.name == bus { String::new() } else { nic.name.chars().take(22).collect() };
+    Box { id: id.clone(), lines: vec![format!("{id} {name}").trim_end().to_owned(), bus], tip, place, kind: "nic", score: None }
 }
 
 fn edge(
@@ -420,6 +439,23 @@ mod tests {
 
     fn overlap(a: &[f64; 4], b: &[f64; 4]) -> bool {
         a[0] < b[0] + b[2] && b[0] < a[0] + a[2] && a[1] < b[1] + b[3] && b[1] < a[1] + a[3]
+    }
+
+    #[test]
+    fn cards_of_a_table_stand_beside_their_closest_gpu_and_many_are_wrapped() {
+        let mut machine = two_sockets();
+        for at in 0..12 {
+            machine.nics.push(crate::topology::Nic { name: format!("mlx5_{at}"), ..Default::default() });
+        }
+        machine.links.push(Link::new("GPU0", "NIC0", LinkKind::Sys));
+        machine.links.push(Link::new("GPU3", "NIC0", LinkKind::Pix));
+        let columns = columns(&machine);
+        let shown: Vec<(&str, usize)> = columns.iter().map(|column| (column.id.as_str(), column.nics.len())).collect();
+        assert_eq!(shown, [("NUMA0", 0), ("NUMA1", 1), ("NUMA?", 11)]);
+        assert_eq!(columns[2].width(), 4);
+        machine.nics[1].name = "0000:5e:00.0".into();
+        machine.nics[1].address = "0000:5e:00.0".parse().ok();
+        assert_eq!(nic_box(&machine, 1, [0.0; 4]).lines, ["NIC1", "0000:5e:00.0"]);
     }
 
     #[test]
