@@ -211,6 +211,7 @@ d6f5:00:02.0 Ethernet controller: Maker Card [Virtual Function] (rev 80)
         assert_eq!((machine.gpus.len(), machine.nics.len()), (1, 1));
     }
 
+    // F09, F10
     #[test]
     fn what_lspci_does_not_know_stays_unknown() {
         let devices = read(TREE);
@@ -221,6 +222,7 @@ d6f5:00:02.0 Ethernet controller: Maker Card [Virtual Function] (rev 80)
         assert_eq!(card.link.shown(), "Gen4 x16");
     }
 
+    // F12
     #[test]
     fn domains_keep_devices_apart_and_in_order() {
         let devices = read(
