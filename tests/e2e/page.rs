@@ -202,7 +202,6 @@ fn every_link_can_be_pointed_at_and_no_label_lies_over_another() {
             }
         }
         let said = text(&seen["GPU0-GPU1"]);
-        assert!(said.contains("health "), "{machine}: {said}");
         if machine == "two-sockets-4gpu" {
             assert!(said.contains("GPU0: 22 correctable, 0 fatal, 3 replays") && said.contains("health 70"), "{said}");
         }

@@ -114,6 +114,7 @@ mod tests {
         }
     }
 
+    // C09
     #[test]
     fn counts_are_repeated_as_they_say() {
         let table: &[(&str, &[u32])] =

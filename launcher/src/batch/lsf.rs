@@ -76,6 +76,7 @@ fn add(nodes: &mut Vec<GrantedNode>, name: &str, slots: u32) {
 mod tests {
     use super::super::tests::granted;
 
+    // C13
     #[test]
     fn hosts_and_slots_take_turns() {
         let lines = "LSB_JOBID=77\nLSB_MCPU_HOSTS=a 4 b 4\nLSB_HOSTS=a a a a b b b b";
@@ -89,6 +90,7 @@ mod tests {
         assert_eq!((split.tasks_here(), split.notes.len()), (Some(5), 1));
     }
 
+    // C13
     #[test]
     fn a_host_without_its_slots_is_an_error() {
         for bad in ["a 4 b", "a b", "4 a"] {

@@ -63,6 +63,7 @@ mod tests {
         grant.nodes.iter().map(|node| (node.name.as_str(), node.tasks.unwrap())).collect()
     }
 
+    // C13
     #[test]
     fn a_host_has_as_many_slots_as_lines_wherever_they_stand() {
         let grant = pbs("", "b", "a\na\na\na\nb\nb\nb\nb\n");
@@ -72,6 +73,7 @@ mod tests {
         assert!(grant.notes.is_empty());
     }
 
+    // C13
     #[test]
     fn one_line_for_each_host_is_not_one_cpu_without_a_word() {
         let grant = pbs("NCPUS=28", "b", "a\nb\n");

@@ -103,6 +103,7 @@ mod tests {
         granted(lines, "somewhere", "").unwrap().unwrap()
     }
 
+    // C09
     #[test]
     fn this_node_is_found_by_its_number_and_not_taken_for_the_first() {
         let grant = slurm(
@@ -115,6 +116,7 @@ mod tests {
         assert_eq!((grant.tasks, &*grant.job_id), (Some(7), "12"));
     }
 
+    // C09: 12 nodes with 112 tasks, the first node 16
     #[test]
     fn nodes_may_be_unequal() {
         let grant = slurm(
@@ -140,6 +142,7 @@ mod tests {
         assert_eq!(granted(lines, "n2.cluster", "").unwrap().unwrap().here, Some(1));
     }
 
+    // C11
     #[test]
     fn masks_of_any_length_are_read() {
         let grant = slurm(&format!(

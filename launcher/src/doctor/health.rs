@@ -103,6 +103,18 @@ impl Health {
     }
 }
 
+/// A line for each; those of which exactly the same can be said, such as eight healthy GPUs, have one line together.
+pub fn lines(all: &[&Health]) -> Vec<String> {
+    let mut groups: Vec<Health> = Vec::new();
+    for health in all {
+        match groups.iter_mut().find(|its| its.terms == health.terms) {
+            Some(known) => known.place = format!("{}, {}", known.place, health.place),
+            None => groups.push((*health).clone()),
+        }
+    }
+    groups.iter().map(Health::text).collect()
+}
+
 /// Of every GPU and of every link between GPUs of which anything is known, then of the machine.
 pub fn all(examined: &Examination) -> Vec<Health> {
     let machine = with_rates(examined);
@@ -312,6 +324,17 @@ mod tests {
         machine.links[0].gb_s = Some(10.0);
         machine.links[0].back_gb_s = Some(10.0);
         assert!(score(&machine, 0).score() < THRESHOLD);
+    }
+
+    #[test]
+    fn gpus_of_which_the_same_is_said_share_a_line() {
+        let mut machine = two_sockets();
+        machine.links.clear();
+        machine.devices[1].link.width = Some(8);
+        let all: Vec<Health> = machine.gpus.iter().filter_map(|gpu| of_gpu(&machine, gpu)).collect();
+        let lines = lines(&all.iter().collect::<Vec<_>>());
+        assert_eq!(lines.len(), 2);
+        assert!(lines[1].starts_with("health of GPU1, GPU2, GPU3: 100 of 100: lanes"), "{lines:?}");
     }
 
     #[test]

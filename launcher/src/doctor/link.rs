@@ -308,6 +308,7 @@ mod tests {
         Device { link, ..Device::at("0000:41:00.0".parse().unwrap()) }
     }
 
+    // F07
     #[test]
     fn speed_counts_under_load_and_lanes_always() {
         let slow = |now: &str, best: &str| Verdict::Slow { now: now.into(), best: best.into() };
@@ -324,6 +325,7 @@ mod tests {
         }
     }
 
+    // F08
     #[test]
     fn only_the_device_s_end_is_judged_by_what_both_can_do() {
         let port = |generation, width| Device { kind: DeviceKind::Port, ..device((3, 8), (generation, width)) };
@@ -359,6 +361,7 @@ mod tests {
         assert_eq!(summary(&[]), None);
     }
 
+    // F09, F10
     #[test]
     fn what_is_unknown_is_no_fault() {
         let function = Device { kind: DeviceKind::VirtualFunction, ..device((1, 1), (5, 16)) };
@@ -371,6 +374,7 @@ mod tests {
         assert!(findings(&machine, &[]).iter().all(|finding| finding.level == Level::Advice));
     }
 
+    // F08
     #[test]
     fn a_drive_that_lost_a_generation_is_found_in_lspci_s_text() {
         let machine = lspci::machine(
@@ -383,6 +387,7 @@ mod tests {
         );
     }
 
+    // F07
     #[test]
     fn a_link_that_changes_all_the_time_is_told() {
         let mut machine = crate::topology::tests_support::two_sockets();

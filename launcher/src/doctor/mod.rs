@@ -159,8 +159,10 @@ pub fn text(examined: &Examination, findings: &[Finding]) -> String {
     }
     let scores = health::all(examined);
     // A machine of eight GPUs has 28 links.
-    for health in scores.iter().filter(|health| !health.is_link() || health.score() < 100) {
-        let _ = writeln!(text, "{}", health.text());
+    let shown: Vec<&health::Health> =
+        scores.iter().filter(|health| !health.is_link() || health.score() < 100).collect();
+    for line in health::lines(&shown) {
+        let _ = writeln!(text, "{line}");
     }
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let (faults, warnings) = (count(Level::Fault), count(Level::Warning));

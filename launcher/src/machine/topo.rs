@@ -18,12 +18,15 @@ use crate::view::{html, layout, nccl, svg, text};
 /// # Errors
 /// [`Refused`] if a file cannot be read or written.
 pub fn run(args: &TopoArgs, inherited: &[(OsString, OsString)]) -> Result<Done, Refused> {
-    let mut machine = load(&args.source, Detail::Tree, inherited)?;
+    // Who saves a machine, or reads it by a program, gets all of it; a person would not see the forest.
+    let detail = if args.json || args.save.is_some() { Detail::Full } else { Detail::Tree };
+    let mut machine = load(&args.source, detail, inherited)?;
     let channels = match &args.nccl {
         Some(path) => nccl::channels(&read(path)?),
         None => Vec::new(),
     };
     let mut said = String::new();
+    let mut measured = None;
     if args.measure {
         if machine.nvidia_gpus().count() > 1 {
             measure::figures(&mut machine)
@@ -31,7 +34,9 @@ pub fn run(args: &TopoArgs, inherited: &[(OsString, OsString)]) -> Result<Done, 
             let place = known::place(inherited, Path::new("/"), &machine);
             known::save(&machine, place.as_deref());
         }
-        said.push_str(&numa::matrix(&machine)?);
+        let matrix = numa::matrix(&machine)?;
+        said.push_str(&numa::text(&matrix));
+        measured = Some(numa::json(&matrix));
     }
     let mut wrote = String::new();
     let mut write = |path: &Path, content: &str| -> Result<(), Refused> {
@@ -53,8 +58,11 @@ pub fn run(args: &TopoArgs, inherited: &[(OsString, OsString)]) -> Result<Done, 
         }
     }
     if args.json {
-        let value = serde_json::to_value(&machine)
+        let mut value = serde_json::to_value(&machine)
             .map_err(|error| Refused::new("cannot show the machine as JSON").because(error))?;
+        if let (Some(value), Some(measured)) = (value.as_object_mut(), measured) {
+            value.insert("memory-gb-s".into(), measured);
+        }
         return Ok(Done { text: format!("{value}\n"), code: exit::SUCCESS });
     }
     if wrote.is_empty() {

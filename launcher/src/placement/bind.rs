@@ -241,6 +241,7 @@ mod tests {
         shown(bind(&wish(&how.parse().unwrap(), ranks), &[], Some(&machine(usable)), &Held::default()).unwrap())
     }
 
+    // C01
     #[test]
     fn cores_come_first_then_threads_then_all_again() {
         let table: &[(usize, &str, &[&str])] = &[

@@ -103,7 +103,19 @@ fn reasons(plan: &Plan, node: &Node) -> Vec<String> {
     let seen = &plan.gpus.seen;
     if !seen.is_empty() {
         let all = node.machine.as_ref().map_or(0, |machine| machine.nvidia_gpus().count());
-        let names = seen.iter().map(|unit| gpu_name(unit.gpu)).collect::<Vec<_>>().join(", ");
+        let mut names: Vec<(usize, usize)> = Vec::new();
+        for unit in seen {
+            match names.iter_mut().find(|(gpu, _)| *gpu == unit.gpu) {
+                Some((_, count)) => *count += 1,
+                None => names.push((unit.gpu, 1)),
+            }
+        }
+        let sliced = seen.iter().any(|unit| unit.is_slice);
+        let shown = |(gpu, count): &(usize, usize)| match sliced {
+            true => format!("{count} {} of {}", plural(*count, "slice"), gpu_name(*gpu)),
+            false => gpu_name(*gpu),
+        };
+        let names = names.iter().map(shown).collect::<Vec<_>>().join(", ");
         let what = match (plan.gpus.masked, seen.len() < all) {
             (true, _) => format!("GPUs: each rank sees its own only, out of {names}"),
             (false, false) => format!("GPUs: all ranks see {names}; a rank's GPU is the one of its local rank"),
@@ -177,9 +189,13 @@ pub fn json(plan: &Plan, node: &Node, name: &str) -> Value {
     })
 }
 
-/// What a machine is called in a plan.
-pub fn name_of(machine: Option<&Machine>, hostname: &str) -> String {
-    machine.map(|machine| machine.name.as_str()).filter(|name| !name.is_empty()).unwrap_or(hostname).to_owned()
+/// What a machine is called in a plan: this one by its host name, another by its own, if it has one.
+pub fn name_of(other: Option<&Machine>, hostname: &str) -> String {
+    match other.map(|machine| machine.name.as_str()) {
+        None => hostname.to_owned(),
+        Some("") => "a machine".to_owned(),
+        Some(name) => name.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -158,6 +158,7 @@ mod tests {
 
     const TEXT: &str = "RxErr 3\nBadTLP 17\nBadDLLP 0\nTimeout 2\nNewKind 5000000000\nTOTAL_ERR_COR 22\n";
 
+    // F11
     #[test]
     fn counters_are_counted_once_and_new_ones_are_kept() {
         let counts = read("RxErr 3\nBadTLP 17\nBadDLLP 0\nTimeout 2\nCorrIntErr 0\nHeaderOF 0\nTOTAL_ERR_COR 22\n");
@@ -168,6 +169,7 @@ mod tests {
         assert_eq!(read("garbage\n\nX\nY z\n").len(), 0);
     }
 
+    // F11
     #[test]
     fn growth_is_never_negative() {
         let before = read("RxErr 3\nBadTLP 17\n");

@@ -168,7 +168,8 @@ fn a_node_of_minus_one_falls_back_and_is_told_once() {
         tree.file(&format!("sys/bus/pci/devices/{all}/local_cpulist"), "0-43\n");
     }
     let plan = planned(read_machine(tree.root(), Detail::Launch), "ranks = 3", &[]).unwrap();
-    assert_eq!(cpus(&plan), ["0-21", "0-21", "22-43"]);
+    // GPU1 could have the first half of everything, which is all that GPU0 has: its rank and that of GPU0 divide it.
+    assert_eq!(cpus(&plan), ["0-10", "11-21", "22-43"]);
     assert_eq!(
         plan.notes,
         ["the machine does not tell which NUMA node GPU1 and GPU2 are near to: their ranks may use all CPUs"]
@@ -434,6 +435,32 @@ fn ports_are_not_judged_and_devices_by_what_both_ends_can_do() {
     ];
     assert_eq!(judged, expected.map(|(address, verdict)| (address.to_owned(), verdict)));
     assert_eq!(link::findings(&machine, &[]), []);
+}
+
+// F09, F10
+#[test]
+fn what_a_virtual_function_and_an_old_lspci_do_not_tell_is_not_judged() {
+    let text = "d6f5:00:02.0 Ethernet controller: Maker Family [Card Virtual Function] (rev 80)\n\
+                \t\tLnkCap:\tPort #0, Speed 8GT/s, Width x16, ASPM not supported\n\
+                \t\tLnkSta:\tSpeed unknown (downgraded), Width x0 (downgraded)\n\
+                18:00.0 Infiniband controller: Maker Family [Card]\n\
+                \t\tLnkCap:\tPort #0, Speed unknown, Width x16, ASPM not supported\n\
+                \t\tLnkSta:\tSpeed 16GT/s, Width x16\n";
+    let machine = super::lspci::machine(text);
+    let judged = link::judged(&machine);
+    let shown: Vec<(String, &Verdict)> = judged.iter().map(|its| (its.address.to_string(), &its.verdict)).collect();
+    assert_eq!(shown, [("0000:18:00.0".into(), &Verdict::Unknown), ("d6f5:00:02.0".into(), &Verdict::VirtualFunction)]);
+    assert_eq!(link::summary(&judged).unwrap(), "links: 1 not known, 1 virtual function");
+    assert_eq!(link::findings(&machine, &[]), []);
+
+    let tree = Tree::new("f10").cpus(4, 1);
+    bus_device(&tree, "0000:01:00.0", &[], "0x030200", ("Unknown", "63"), ("Unknown speed", "255"));
+    bus_device(&tree, "0000:02:00.0", &[], "0x030200", ("64.0 GT/s PCIe", "16"), ("64.0 GT/s PCIe", "16"));
+    let machine = read_machine(tree.root(), Detail::Full);
+    assert!(machine.devices[0].link.is_unknown());
+    assert_eq!(machine.devices[1].link.shown(), "Gen6 x16");
+    assert_eq!(link::judged(&machine)[0].verdict, Verdict::Unknown);
+    assert_eq!(crate::doctor::health::of_gpu(&machine, &machine.gpus[0]), None);
 }
 
 // F12

@@ -103,7 +103,7 @@ fn first_line(line: &str) -> Option<Reading> {
     } else {
         DeviceKind::Endpoint
     };
-    let name = name.split(" (rev ").next().unwrap_or(name).to_owned();
+    let name = name.split(" (rev ").next().unwrap_or(name).split(" (prog-if").next().unwrap_or(name).to_owned();
     let device = Device { kind, class: code, vendor, name: (!name.is_empty()).then_some(name), ..Device::at(address) };
     Some(Reading { device, secondary: None, reports_active: false, active: None, present: None })
 }
@@ -176,7 +176,7 @@ mod tests {
 \t\t\tClockPM- Surprise- LLActRep+ BwNot+ ASPMOptComp+
 \t\tLnkSta:\tSpeed 5GT/s, Width x8
 \t\t\tTrErr- Train- SlotClk+ DLActive+ BWMgmt+ ABWMgmt-
-00:02.0 PCI bridge: Maker Root Port
+00:02.0 PCI bridge: Maker Root Port (prog-if 00 [Normal decode])
 \tBus: primary=00, secondary=03, subordinate=03, sec-latency=0
 \tCapabilities: [40] Express (v2) Root Port (Slot+), MSI 00
 \t\tLnkCap:\tPort #3, Speed 5GT/s, Width x1, ASPM L0s L1
@@ -205,11 +205,13 @@ d6f5:00:02.0 Ethernet controller: Maker Card [Virtual Function] (rev 80)
         assert_eq!((gpu.link.shown(), gpu.link.max_shown()), ("Gen1 x8".into(), "Gen5 x16".into()));
         assert_eq!((gpu.driver.as_deref(), gpu.numa, gpu.vendor), (Some("nvidia"), Some(1), NVIDIA));
         assert_eq!(gpu.above.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0000:00:01.0"]);
+        assert_eq!(device("00:01.0").name.as_deref(), Some("Maker Root Port"));
         assert_eq!((device("00:01.0").kind, device("00:01.0").is_empty), (DeviceKind::Port, Some(false)));
-        assert_eq!(device("00:02.0").is_empty, Some(true));
+        assert_eq!((device("00:02.0").is_empty, device("00:02.0").name.as_deref()), (Some(true), Some("Maker Root Port")));
         assert_eq!((machine.gpus.len(), machine.nics.len()), (1, 1));
     }
 
+    // F09, F10
     #[test]
     fn what_lspci_does_not_know_stays_unknown() {
         let devices = read(TREE);
@@ -220,6 +222,7 @@ d6f5:00:02.0 Ethernet controller: Maker Card [Virtual Function] (rev 80)
         assert_eq!(card.link.shown(), "Gen4 x16");
     }
 
+    // F12
     #[test]
     fn domains_keep_devices_apart_and_in_order() {
         let devices = read(

@@ -59,6 +59,9 @@ pub struct Machine {
     /// Whether NVIDIA's MPS lets processes work on a GPU at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps: Option<bool>,
+    /// The memory that the cgroup allows, where it limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit_mib: Option<u64>,
     /// What was odd while reading, one sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

@@ -204,6 +204,7 @@ mod tests {
 
     use super::*;
 
+    // F12
     #[test]
     fn an_address_is_the_same_device_in_every_spelling() {
         let table = [
@@ -228,6 +229,7 @@ mod tests {
         assert_eq!(sorted.map(|address| address.domain), [0, 0, 0x10000, 0x10000]);
     }
 
+    // F10
     #[test]
     fn speeds_are_read_in_every_spelling_and_unknown_stays_unknown() {
         let table = [

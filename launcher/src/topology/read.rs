@@ -56,6 +56,9 @@ pub fn machine(root: &Path, detail: Detail) -> Machine {
         machine.notes.extend(cpus.notes.iter().cloned());
     }
     machine.gpus = driver_gpus(root);
+    if detail != Detail::Launch {
+        machine.memory_limit_mib = node::memory_limit(root).map(|bytes| bytes >> 20);
+    }
     if detail == Detail::Launch {
         for gpu in &machine.gpus {
             machine.devices.extend(gpu.address.and_then(|address| device(root, address, false)));
@@ -213,7 +216,12 @@ fn iommu(root: &Path, machine: &Machine) -> Option<String> {
 fn nic_name(root: &Path, address: PciAddress) -> String {
     let base = root.join(format!("sys/bus/pci/devices/{address}"));
     let first = |directory: &str| entries(&base.join(directory)).min();
-    first("infiniband").or_else(|| first("net")).unwrap_or_else(|| address.to_string())
+    // A virtual card has its interface one device further down.
+    let of_virtio = || {
+        let device = entries(&base).filter(|name| name.starts_with("virtio")).min()?;
+        first(&format!("{device}/net"))
+    };
+    first("infiniband").or_else(|| first("net")).or_else(of_virtio).unwrap_or_else(|| address.to_string())
 }
 
 /// One PCI device; `None` if the kernel has none there.
@@ -470,6 +478,8 @@ mod tests {
         assert_eq!(Aer::total(&card.aer.correctable), Some(22));
         assert_eq!(card.aer.fatal, None);
         assert!(machine.devices[2].link.is_unknown());
+        tree.device("0000:00:06.0", &[], &[("class", "0x020000"), ("virtio3/net/ens6/mtu", "1500")]);
+        assert_eq!(nic_name(tree.root(), "0000:00:06.0".parse().unwrap()), "ens6");
         assert_eq!(machine.nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>(), ["eth0", "10000:00:04.0"]);
         assert_eq!(machine.devices[0].is_empty, Some(false));
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::nccl;
 use super::text::{machine_ring, size};
 use crate::doctor::health;
-use crate::topology::{Aer, Gpu, Link, LinkKind, Machine, gpu_name, ring};
+use crate::topology::{Aer, Gpu, Link, LinkKind, Machine, PciAddress, gpu_name, ring};
 
 const BOX_WIDTH: f64 = 190.0;
 const BOX_HEIGHT: f64 = 64.0;
@@ -79,9 +79,12 @@ pub fn layout(machine: &Machine, channels: &[Vec<usize>]) -> Drawing {
     let mut boxes = Vec::new();
     let mut centres: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     let cards = columns.iter().map(|column| column.nics.len().div_ceil(column.width())).max().unwrap_or(0) as f64;
-    let gpu_top = HEAD + MARGIN + 44.0 + cards * (CARD_HEIGHT + 10.0) + BRIDGE_HEIGHT;
+    let strips: Vec<Vec<Strip>> = columns.iter().map(|column| strips(machine, &column.gpus)).collect();
+    let rows = strips.iter().flatten().map(|strip| strip.level + 1).max().unwrap_or(1);
+    let bridge_top = HEAD + MARGIN + 40.0 + cards * (CARD_HEIGHT + 10.0);
+    let gpu_top = bridge_top + rows as f64 * (BRIDGE_HEIGHT + 4.0);
     let mut left = MARGIN;
-    for column in &columns {
+    for (column, strips) in columns.iter().zip(&strips) {
         let inner = column.width() as f64 * (BOX_WIDTH + GAP) - GAP;
         let numa = [left, HEAD, inner + 2.0 * 14.0, gpu_top - HEAD + BOX_HEIGHT + 14.0];
         boxes.push(Box {
@@ -98,7 +101,7 @@ pub fn layout(machine: &Machine, channels: &[Vec<usize>]) -> Drawing {
             let y = HEAD + 54.0 + row as f64 * (CARD_HEIGHT + 10.0);
             boxes.push(nic_box(machine, nic, [x, y, BOX_WIDTH, CARD_HEIGHT]));
         }
-        boxes.extend(bridges(machine, &column.gpus, left + 14.0, gpu_top - BRIDGE_HEIGHT - 4.0));
+        boxes.extend(strips.iter().map(|strip| strip.drawn(left + 14.0, bridge_top)));
         for (at, &gpu) in column.gpus.iter().enumerate() {
             let x = left + 14.0 + at as f64 * (BOX_WIDTH + GAP);
             centres.insert(gpu_name(machine.gpus[gpu].index), (x + BOX_WIDTH / 2.0, gpu_top + BOX_HEIGHT));
@@ -135,6 +138,21 @@ fn sag(distance: f64) -> f64 {
     40.0 + distance * 0.28
 }
 
+/// The NUMA node of a network card: its own, or that of the GPU that it is closest to, if no socket lies between. Tables
+/// name cards and their ways to GPUs, and no node.
+fn near_nic(machine: &Machine, at: usize) -> Option<usize> {
+    let name = format!("NIC{at}");
+    let kind = |gpu: &&Gpu| machine.link(&gpu_name(gpu.index), &name).map(|link| link.kind);
+    let closest = || {
+        let gpu = machine.gpus.iter().filter(|gpu| kind(gpu).is_some()).min_by_key(|gpu| kind(gpu))?;
+        gpu.numa.first().copied().filter(|_| kind(&gpu).is_some_and(|kind| kind < LinkKind::Sys))
+    };
+    machine.nics[at].numa.or_else(closest)
+}
+
+/// As many boxes stand side by side where there are network cards only.
+const CARDS_ABREAST: usize = 4;
+
 struct Column {
     id: String,
     lines: Vec<String>,
@@ -144,7 +162,10 @@ struct Column {
 
 impl Column {
     fn width(&self) -> usize {
-        self.gpus.len().max(1)
+        match self.gpus.len() {
+            0 => self.nics.len().clamp(1, CARDS_ABREAST),
+            gpus => gpus,
+        }
     }
 }
 
@@ -153,7 +174,7 @@ fn columns(machine: &Machine) -> Vec<Column> {
     let mut columns: Vec<Column> = Vec::new();
     let near = |node: Option<usize>| {
         let gpus = (0..machine.gpus.len()).filter(|at| machine.gpus[*at].numa.first().copied() == node).collect();
-        let nics = (0..machine.nics.len()).filter(|at| machine.nics[*at].numa == node).collect();
+        let nics = (0..machine.nics.len()).filter(|at| near_nic(machine, *at) == node).collect();
         (gpus, nics)
     };
     let mut known: Vec<usize> =
@@ -184,8 +205,37 @@ fn columns(machine: &Machine) -> Vec<Column> {
     columns
 }
 
-/// A strip over each run of GPUs that hang below the same host bridge, with the switch that they share.
-fn bridges(machine: &Machine, gpus: &[usize], left: f64, top: f64) -> Vec<Box> {
+/// A strip over GPUs that hang below the same host bridge or the same switch.
+struct Strip {
+    /// 0 for host bridges, one more for each switch below another.
+    level: usize,
+    /// The first of its GPUs in the column, and how many there are.
+    run: (usize, usize),
+    name: String,
+    tip: Vec<String>,
+}
+
+impl Strip {
+    fn drawn(&self, left: f64, top: f64) -> Box {
+        let (first, count) = self.run;
+        Box {
+            id: format!("BRIDGE-{}-{first}", self.name.replace(' ', "-")),
+            lines: vec![self.name.clone()],
+            tip: self.tip.clone(),
+            place: [
+                left + first as f64 * (BOX_WIDTH + GAP),
+                top + self.level as f64 * (BRIDGE_HEIGHT + 4.0),
+                count as f64 * (BOX_WIDTH + GAP) - GAP,
+                BRIDGE_HEIGHT,
+            ],
+            kind: "bridge",
+            score: None,
+        }
+    }
+}
+
+/// A strip for each run of GPUs below the same host bridge, and below it one for each switch that two of them share.
+fn strips(machine: &Machine, gpus: &[usize]) -> Vec<Strip> {
     let device = |at: usize| machine.device_of(&machine.gpus[at]);
     let root = |at: usize| device(at).and_then(|device| device.root.clone());
     let mut strips = Vec::new();
@@ -196,26 +246,49 @@ fn bridges(machine: &Machine, gpus: &[usize], left: f64, top: f64) -> Vec<Box> {
             continue;
         };
         let run = gpus[at..].iter().take_while(|gpu| root(**gpu).as_ref() == Some(&own)).count();
-        let mut tip = vec![format!("host bridge {own}")];
-        for gpu in &gpus[at..at + run] {
-            let above = device(*gpu).map(|device| device.above.as_slice()).unwrap_or_default();
-            let path: Vec<String> = above.iter().map(ToString::to_string).collect();
-            tip.push(format!("{} below {}", gpu_name(machine.gpus[*gpu].index), path.join(" → ")));
+        let paths: Vec<&[PciAddress]> = gpus[at..at + run]
+            .iter()
+            .map(|gpu| device(*gpu).map(|device| device.above.as_slice()).unwrap_or_default())
+            .collect();
+        let name = |offset: usize| gpu_name(machine.gpus[gpus[at + offset]].index);
+        let below = |offset: usize| {
+            let path: Vec<String> = paths[offset].iter().map(ToString::to_string).collect();
+            format!("{} below {}", name(offset), path.join(" → "))
+        };
+        let tip = std::iter::once(format!("host bridge {own}")).chain((0..run).map(below)).collect();
+        strips.push(Strip { level: 0, run: (at, run), name: format!("host bridge {own}"), tip });
+        for (level, first, count, switch) in switches(&paths, 0, 1) {
+            let members: Vec<String> = (first..first + count).map(name).collect();
+            let tip = vec![format!("PCIe switch with the port {switch}"), format!("above {}", members.join(", "))];
+            strips.push(Strip { level, run: (at + first, count), name: format!("switch {switch}"), tip });
         }
-        let x = left + at as f64 * (BOX_WIDTH + GAP);
-        let width = run as f64 * (BOX_WIDTH + GAP) - GAP;
-        let id = format!("BRIDGE-{own}-{at}");
-        strips.push(Box {
-            id,
-            lines: vec![format!("host bridge {own}")],
-            tip,
-            place: [x, top, width, BRIDGE_HEIGHT],
-            kind: "bridge",
-            score: None,
-        });
         at += run;
     }
     strips
+}
+
+/// The switches that several of these devices share, as level, first device, count and the last bridge that is above all of
+/// them. `known` bridges are above all of them anyway.
+fn switches(paths: &[&[PciAddress]], known: usize, level: usize) -> Vec<(usize, usize, usize, PciAddress)> {
+    let Some(first) = paths.first().filter(|_| paths.len() > 1) else { return Vec::new() };
+    let common = (0..first.len()).take_while(|at| paths.iter().all(|path| path.get(*at) == first.get(*at))).count();
+    let mut found = Vec::new();
+    let below = if common > known {
+        found.push((level, 0, paths.len(), first[common - 1]));
+        level + 1
+    } else {
+        level
+    };
+    let mut at = 0;
+    for run in paths.chunk_by(|one, other| one.get(common).is_some() && one.get(common) == other.get(common)) {
+        // A part as large as the whole has nothing in common that the whole does not have.
+        if run.len() < paths.len() {
+            let parts = switches(run, common, below);
+            found.extend(parts.into_iter().map(|(level, first, count, switch)| (level, at + first, count, switch)));
+        }
+        at += run.len();
+    }
+    found
 }
 
 /// Where on its box's lower edge a link leaves: to the left the near ones outside, to the right as well, so that
@@ -303,8 +376,9 @@ fn nic_box(machine: &Machine, at: usize, place: [f64; 4]) -> Box {
             tip.push(format!("to {}: {}", gpu_name(gpu.index), link.kind));
         }
     }
-    let name: String = nic.name.chars().take(22).collect();
-    Box { id: id.clone(), lines: vec![format!("{id} {name}"), bus], tip, place, kind: "nic", score: None }
+    // A card without a name is called by its address, which stands below.
+    let name: String = if nic.name == bus { String::new() } else { nic.name.chars().take(22).collect() };
+    Box { id: id.clone(), lines: vec![format!("{id} {name}").trim_end().to_owned(), bus], tip, place, kind: "nic", score: None }
 }
 
 fn edge(
@@ -420,6 +494,43 @@ mod tests {
 
     fn overlap(a: &[f64; 4], b: &[f64; 4]) -> bool {
         a[0] < b[0] + b[2] && b[0] < a[0] + a[2] && a[1] < b[1] + b[3] && b[1] < a[1] + a[3]
+    }
+
+    #[test]
+    fn cards_of_a_table_stand_beside_their_closest_gpu_and_many_are_wrapped() {
+        let mut machine = two_sockets();
+        for at in 0..12 {
+            machine.nics.push(crate::topology::Nic { name: format!("mlx5_{at}"), ..Default::default() });
+        }
+        machine.links.push(Link::new("GPU0", "NIC0", LinkKind::Sys));
+        machine.links.push(Link::new("GPU3", "NIC0", LinkKind::Pix));
+        let columns = columns(&machine);
+        let shown: Vec<(&str, usize)> = columns.iter().map(|column| (column.id.as_str(), column.nics.len())).collect();
+        assert_eq!(shown, [("NUMA0", 0), ("NUMA1", 1), ("NUMA?", 11)]);
+        assert_eq!(columns[2].width(), 4);
+        machine.nics[1].name = "0000:5e:00.0".into();
+        machine.nics[1].address = "0000:5e:00.0".parse().ok();
+        assert_eq!(nic_box(&machine, 1, [0.0; 4]).lines, ["NIC1", "0000:5e:00.0"]);
+    }
+
+    #[test]
+    fn switches_that_gpus_share_have_a_strip_each() {
+        let path = |text: &str| -> Vec<PciAddress> { text.split(' ').map(|part| part.parse().unwrap()).collect() };
+        let (root, upper) = ("0000:00:01.0", "0000:01:00.0");
+        let paths = [
+            path(&format!("{root} {upper} 0000:02:00.0 0000:03:00.0 0000:04:00.0")),
+            path(&format!("{root} {upper} 0000:02:00.0 0000:03:00.0 0000:04:01.0")),
+            path(&format!("{root} {upper} 0000:02:01.0")),
+            path("0000:00:02.0"),
+        ];
+        let paths: Vec<&[PciAddress]> = paths.iter().map(Vec::as_slice).collect();
+        let found: Vec<String> = switches(&paths, 0, 1)
+            .into_iter()
+            .map(|(level, first, count, switch)| format!("{level}: {count} from {first} below {switch}"))
+            .collect();
+        assert_eq!(found, ["1: 3 from 0 below 0000:01:00.0", "2: 2 from 0 below 0000:03:00.0"]);
+        // No switch between GPUs on root ports of their own.
+        assert_eq!(strips(&two_sockets(), &[0, 1]).len(), 2);
     }
 
     #[test]

@@ -81,6 +81,12 @@ fn numa(machine: &Machine) -> String {
     if let Some(quota) = cpus.quota {
         let _ = writeln!(text, "the cgroup allows the time of {quota:.1} CPUs");
     }
+    if let Some(nodes) = cpus.memory_nodes.as_ref().filter(|nodes| machine.memory.iter().any(|its| !nodes.contains(its.node))) {
+        let _ = writeln!(text, "the cgroup allows memory of the NUMA nodes {nodes} only");
+    }
+    if let Some(mib) = machine.memory_limit_mib {
+        let _ = writeln!(text, "the cgroup allows {} of memory", size(mib));
+    }
     let mut rows = vec![["NUMA node", "CPUs", "memory", "GPUs", "distances"].map(str::to_owned).to_vec()];
     for node in &machine.memory {
         let usable = cpus.numa.iter().find(|its| its.id == node.node).map(|its| &its.cpus);
@@ -247,6 +253,11 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
+        let mut limited = two_sockets();
+        limited.memory_limit_mib = Some(4096);
+        limited.cpus.as_mut().unwrap().memory_nodes = Some("1".parse().unwrap());
+        let text = machine(&limited);
+        assert!(text.contains("NUMA nodes 1 only") && text.contains("the cgroup allows 4 GiB of memory"), "{text}");
         let empty = machine(&Machine { origin: "nothing".into(), ..Machine::default() });
         assert!(empty.contains("no GPU"), "{empty}");
     }

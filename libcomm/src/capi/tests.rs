@@ -57,7 +57,12 @@ fn plain(prototype: &str) -> String {
 }
 
 fn rust_prototypes() -> Vec<String> {
-    let source = concat!(include_str!("../capi.rs"), include_str!("calls.rs"), include_str!("requests.rs"));
+    let source = concat!(
+        include_str!("../capi.rs"),
+        include_str!("calls.rs"),
+        include_str!("device.rs"),
+        include_str!("requests.rs")
+    );
     let functions =
         source.split("#[unsafe(no_mangle)]\n").skip(1).filter_map(|rest| rest.split_once("extern \"C\" fn "));
     let prototype = |(_, rest): (&str, &str)| {

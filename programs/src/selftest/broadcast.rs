@@ -41,6 +41,8 @@ impl Rank<'_> {
         if self.comm.rank() == root {
             self.buffer.write(at, &sent)?;
         }
+        // Under compute-sanitizer a copy to the GPU waits for the kernels on it, which wait for the others.
+        self.comm.barrier()?;
         self.put_broadcast::<T>(at, count, root, path)?;
         self.stream.get().synchronize(self.context.driver())?;
         self.comm.async_error()?;

@@ -1,6 +1,5 @@
 //! Data damaged on purpose: with verification, every trial finds it and says where; a rank that is late harms nothing.
-//! The ranks are threads of this process, so that each trial has a communicator of its own, and all on one GPU: kernels of one
-//! process on two GPUs were seen not to meet, for a cause that is not known yet. Jobs have a process for each GPU.
+//! The ranks are threads of this process, so that each trial has a communicator of its own, all on one GPU.
 #![expect(unsafe_code, reason = "buffers of the device")]
 
 use std::time::Duration;

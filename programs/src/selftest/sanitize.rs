@@ -1,6 +1,6 @@
 //! Every kernel once or a few times, in one process: what `compute-sanitizer` runs (`tests/gpu/sanitize.sh`). The ranks are
 //! threads: two on two GPUs where there are two, since the copy engine waits for kernels of its GPU under that tool; three on
-//! one, for the reason that `faults.rs` gives.
+//! one.
 
 use std::time::Duration;
 
