@@ -4,7 +4,8 @@
 //! call. `stage` says where: `chunk`, its data after it was copied into the slot, before anyone reads it;
 //! `reduced`, the share that it reduced and hands on; `result`, the data in its own receive buffer after the last
 //! step; `reduction`, a result of its own arithmetic before anyone has made a checksum of it, as if it had reduced wrongly,
-//! which only `PRUN_VERIFY=full` can find. In a ring, a chunk is a block of one share a rank. A bit beyond the data counts
+//! which only `PRUN_VERIFY=full` can find; `message`, a piece of a message (`comm_send`) in its cell, where `call` is the
+//! number of the message between its two ranks. In a ring, a chunk is a block of one share a rank. A bit beyond the data counts
 //! from its start again.
 //!
 //! On GPUs a chunk has 4096 bytes and calls are those on device memory, and `stage=chunk` strikes what arrives at that
@@ -29,6 +30,8 @@ pub enum Stage {
     Result,
     /// What a rank has reduced, before it is a result or a share. On the host only.
     Reduction,
+    /// A piece of a message between two ranks. On the host only.
+    Message,
 }
 
 /// What is done to the data.
@@ -63,7 +66,7 @@ pub struct Fault {
     pub stage: Stage,
 }
 
-const WANTED: &str = "flip:rank=R,call=C,chunk=K,bit=B,stage=chunk|reduced|result|reduction, drop:rank=R,call=C,chunk=K, \
+const WANTED: &str = "flip:rank=R,call=C,chunk=K,bit=B,stage=chunk|reduced|result|reduction|message, drop:rank=R,call=C,chunk=K, \
      delay:rank=R,call=C,ms=M, refuse:rank=R or kill:rank=R,call=C,step=S";
 
 impl Fault {
@@ -140,6 +143,7 @@ fn parse(text: &str) -> Option<Fault> {
                     "reduced" => Stage::Reduced,
                     "result" => Stage::Result,
                     "reduction" => Stage::Reduction,
+                    "message" => Stage::Message,
                     _ => return None,
                 }
             }

@@ -381,6 +381,117 @@ fn reduce_scan_gather_scatter_alltoall_and_allgatherv_equal_the_reference() {
     on_one_to_eight_ranks(|_| {}, |comm| for_all_types!(others, comm));
 }
 
+/// The same in place, at addresses that are aligned to a line and to the element alone.
+#[expect(unsafe_code, reason = "one buffer to send from and to receive in")]
+fn others_in_place<T: Sample>(comm: &Comm) {
+    let (ranks, me) = (comm.size() as usize, comm.rank() as usize);
+    for count in counts::<T>(comm.size()) {
+        for call in 0..3 {
+            let root = (call + count) as u32 % comm.size();
+            let (at_root, misaligned, op) = (comm.rank() == root, call == 1, Op::Sum);
+            let all = sends::<T>(op, call, comm.size(), count);
+            let what = |name: &str| what::<T>(&format!("{name} in place"), comm, op, count);
+
+            let mut own = Guarded::of(&all[me], misaligned);
+            let address = own.slice().as_mut_ptr().cast();
+            // SAFETY: the buffer has `count` elements; only the root's is written to.
+            unsafe { comm.reduce_raw(address, address, count, T::TYPE, op, root) }.unwrap();
+            let wanted = if at_root { reference::all_reduce(&all, op) } else { all[me].clone() };
+            assert_same(own.slice(), &wanted, &what("reduce"));
+            own.assert_guards();
+
+            let mut own = Guarded::of(&all[me], misaligned);
+            let address = own.slice().as_mut_ptr().cast();
+            // SAFETY: as above.
+            unsafe { comm.scan_raw(address, address, count, T::TYPE, op) }.unwrap();
+            assert_same(own.slice(), &reference::scan(&all, op, me), &what("scan"));
+            own.assert_guards();
+
+            // The root's own part lies where it is to come; the others' buffers are apart.
+            let mut own = Guarded::of(&all[me], misaligned);
+            let mut whole = Guarded::<T>::new(if at_root { count * ranks } else { 0 }, misaligned);
+            let (mut send, recv) = (own.slice().as_mut_ptr(), whole.slice().as_mut_ptr());
+            if at_root {
+                whole.slice()[me * count..(me + 1) * count].copy_from_slice(&all[me]);
+                send = recv.wrapping_add(me * count);
+            }
+            // SAFETY: `send` has `count` elements and the root's `recv` those of all ranks.
+            unsafe { comm.gather_raw(send.cast(), recv.cast(), count, T::TYPE, root) }.unwrap();
+            if at_root {
+                assert_same(whole.slice(), &reference::all_gather(&all), &what("gather"));
+            }
+            whole.assert_guards();
+
+            let wide = sends::<T>(op, call, comm.size(), count * ranks);
+            let wanted = reference::scatter(&wide[root as usize], ranks, me);
+            let mut whole = Guarded::of(&wide[me], misaligned);
+            let mut own = Guarded::<T>::new(count, misaligned);
+            let send = whole.slice().as_mut_ptr();
+            let recv = if at_root { send.wrapping_add(me * count) } else { own.slice().as_mut_ptr() };
+            // SAFETY: the root's `send` has the parts of all ranks, and `recv` one.
+            unsafe { comm.scatter_raw(send.cast(), recv.cast(), count, T::TYPE, root) }.unwrap();
+            let found = if at_root { &whole.slice()[me * count..(me + 1) * count] } else { own.slice() };
+            assert_same(found, &wanted, &what("scatter"));
+            own.assert_guards();
+            whole.assert_guards();
+
+            // Rank r has count / 2 x r elements.
+            let counts: Vec<usize> = (0..ranks).map(|rank| count / 2 * rank).collect();
+            let before: usize = counts[..me].iter().sum();
+            let parts: Vec<Vec<T>> = wide.iter().zip(&counts).map(|(send, count)| send[..*count].to_vec()).collect();
+            let mut whole = Guarded::<T>::new(counts.iter().sum(), misaligned);
+            whole.slice()[before..before + counts[me]].copy_from_slice(&parts[me]);
+            let recv = whole.slice().as_mut_ptr();
+            // SAFETY: `recv` has all elements, this rank's at their place.
+            unsafe { comm.all_gather_v_raw(recv.wrapping_add(before).cast(), recv.cast(), &counts, T::TYPE) }.unwrap();
+            assert_same(whole.slice(), &reference::all_gather(&parts), &what("allgatherv"));
+            whole.assert_guards();
+        }
+    }
+}
+
+#[test]
+fn reduce_scan_gather_scatter_and_allgatherv_in_place_equal_the_reference() {
+    on_one_to_eight_ranks(|_| {}, |comm| for_all_types!(others_in_place, comm));
+}
+
+/// Numbers whose sum depends on the order and on each rounding, of any size.
+fn rough(rank: u32, i: usize) -> f32 {
+    let mixed =
+        (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(rank) + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 31).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let magnitude = 2f32.powi((mixed >> 59) as i32 % 9 - 4);
+    ((mixed >> 24) as u32 as f32 / u32::MAX as f32 - 0.5) * magnitude
+}
+
+fn rough_sums<T: Sample>(comm: &Comm, made: impl Fn(f32) -> T) {
+    for count in counts::<T>(comm.size()) {
+        for op in [Op::Sum, Op::Prod, Op::Avg] {
+            let all: Vec<Vec<T>> =
+                (0..comm.size()).map(|rank| (0..count).map(|i| made(rough(rank, i))).collect()).collect();
+            let mut data = Guarded::of(&all[comm.rank() as usize], count % 2 == 1);
+            comm.all_reduce_in_place(data.slice(), op).unwrap();
+            assert_same(data.slice(), &reference::all_reduce(&all, op), &what::<T>("rough allreduce", comm, op, count));
+        }
+    }
+}
+
+#[test]
+fn floats_are_reduced_in_the_order_of_the_ranks_with_one_rounding() {
+    for algorithm in [None, Some(Algorithm::OneShot), Some(Algorithm::TwoShot)] {
+        on_one_to_eight_ranks(
+            move |settings| settings.algorithm = algorithm,
+            |comm| {
+                rough_sums(comm, f64::from);
+                rough_sums(comm, |x| x);
+                rough_sums(comm, f16::from_f32);
+                rough_sums(comm, bf16::from_f32);
+                rough_sums(comm, E4M3::from_f32);
+            },
+        );
+    }
+}
+
 /// Buffers from `alloc` on all ranks, on some, and at odd places in them.
 fn allocated<T: Sample>(comm: &Comm) {
     for count in [1, 17, 4096, 5000, 70_001] {

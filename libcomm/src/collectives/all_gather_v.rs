@@ -6,7 +6,8 @@
 
 use crate::collectives::piece_at;
 use crate::error::CommError;
-use crate::protocol::simple::{Piece, Steps};
+use crate::fault::Stage;
+use crate::protocol::simple::{Piece, Region, Steps};
 use crate::shm::atomic::Relaxed;
 use crate::verify::checksum;
 
@@ -30,7 +31,10 @@ pub(crate) unsafe fn run(
         let own = piece(me);
         steps.reclaim()?;
         // SAFETY: the piece lies inside the caller's buffer, and the slot is reclaimed.
-        unsafe { steps.put(Piece::whole(own.len()), send.wrapping_add(own.start)) };
+        unsafe {
+            steps.put(Piece::whole(own.len()), send.wrapping_add(own.start));
+            steps.maybe_damage(Stage::Chunk, chunk as u64, steps.slot(Region::Chunk, 0), own.len());
+        }
         steps.post_with(&sum.to_ne_bytes())?;
         steps.await_all()?;
         if chunk == 0 {

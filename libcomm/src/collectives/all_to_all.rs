@@ -6,6 +6,7 @@
 
 use crate::collectives::pieces;
 use crate::error::CommError;
+use crate::fault::Stage;
 use crate::protocol::simple::{Piece, Region, Steps};
 
 /// # Safety
@@ -25,6 +26,9 @@ pub(crate) unsafe fn run(steps: &mut Steps<'_>, send: *const u8, recv: *mut u8, 
             // SAFETY: the piece lies inside the caller's buffer, and the slot is reclaimed.
             unsafe { steps.put(part(rank), send.add(at(rank))) };
         }
+        let struck = steps.slot(Region::Chunk, part((me + 1) % ranks).offset);
+        // SAFETY: that part of our slot.
+        unsafe { steps.maybe_damage(Stage::Chunk, chunk, struck, piece.len()) };
         steps.post()?;
         steps.await_all()?;
         // SAFETY: all have posted, and the pieces lie inside the caller's buffers.

@@ -73,7 +73,10 @@ pub(crate) unsafe fn gather(
         let whole = Piece::whole(piece.len());
         steps.reclaim()?;
         // SAFETY: the piece lies inside the caller's buffer, and the slot is reclaimed.
-        unsafe { steps.put(whole, send.add(piece.start)) };
+        unsafe {
+            steps.put(whole, send.add(piece.start));
+            steps.maybe_damage(Stage::Chunk, chunk, steps.slot(Region::Chunk, 0), piece.len());
+        }
         steps.post()?;
         steps.await_all()?;
         for rank in (0..steps.size()).filter(|_| steps.rank() == root) {
@@ -113,6 +116,9 @@ pub(crate) unsafe fn scatter(
             // SAFETY: the parts lie inside the root's buffer, and the slot is reclaimed.
             unsafe { steps.put(part(rank), send.add(rank as usize * bytes + piece.start)) };
         }
+        let struck = steps.slot(Region::Chunk, part((root + 1) % ranks).offset);
+        // SAFETY: that part of our slot.
+        unsafe { steps.maybe_damage(Stage::Chunk, chunk, struck, piece.len()) };
         steps.post()?;
         steps.await_all()?;
         // SAFETY: the root has posted, and the piece lies inside the caller's buffer.

@@ -9,6 +9,7 @@ use super::check::{Buffers, Call};
 use super::core::Core;
 use crate::element::Element;
 use crate::error::CommError;
+use crate::fault::{Fault, Kind, Stage};
 use crate::protocol::channel::{Announce, Channel, Label, Receiving, Refused, Sending, is_drained};
 use crate::protocol::simple::explain;
 use crate::shm::View;
@@ -248,6 +249,9 @@ impl Core {
             let may_stay = bytes >= PIECE_BYTES && message.peer != me;
             sending.in_window = heap.offset_of(data, bytes).filter(|_| may_stay).map(|offset| offset as u64);
             sending.verify = verify;
+            let is_ours = |fault: &Fault| fault.rank == me && fault.call == end.messages + 1;
+            let flips = |fault: &Fault| (fault.kind, fault.stage) == (Kind::Flip, Stage::Message);
+            sending.fault = self.job.settings.fault.filter(|fault| flips(fault) && is_ours(fault));
             sending
         });
         let mut receiving = into.as_ref().map(|(message, end, channel)| {

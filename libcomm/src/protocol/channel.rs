@@ -15,6 +15,7 @@
 
 use std::marker::PhantomData;
 
+use crate::fault::Fault;
 use crate::shm::atomic::{AtomicU64, Relaxed};
 use crate::shm::layout::{CELL_BYTES, CELLS, CellHead, Line, PIECE_BYTES};
 use crate::shm::step::Stamp;
@@ -86,6 +87,8 @@ pub(crate) struct Sending<'a> {
     /// Where the data lies in the sender's window, if it need not be copied.
     pub(crate) in_window: Option<u64>,
     pub(crate) verify: bool,
+    /// Test hook: a bit to flip in one of the cells.
+    pub(crate) fault: Option<Fault>,
     /// Cells filled so far, this and earlier messages.
     pub(crate) cells: u64,
     /// Bytes in cells.
@@ -97,7 +100,8 @@ const COPIED: u64 = u64::MAX;
 
 impl<'a> Sending<'a> {
     pub(crate) fn new(channel: Channel<'a>, label: Label, data: *const u8, bytes: usize, cells: u64) -> Sending<'a> {
-        Sending { channel, label, data, bytes, in_window: None, verify: false, cells, at: 0, begun: false }
+        let (in_window, verify, fault) = (None, false, None);
+        Sending { channel, label, data, bytes, in_window, verify, fault, cells, at: 0, begun: false }
     }
 
     /// Whether the sender may go: all is in cells, or was taken from where it lies.
@@ -137,6 +141,10 @@ impl<'a> Sending<'a> {
         if self.in_window.is_none() {
             // SAFETY: the caller's data; the cell is free, and ours until it is announced.
             unsafe { copy_to_shared(source, self.channel.data(self.cells), piece) };
+            if let Some(fault) = self.fault.filter(|fault| fault.chunk == (self.at / PIECE_BYTES) as u64) {
+                // SAFETY: as above.
+                fault.strike(unsafe { std::slice::from_raw_parts_mut(self.channel.data(self.cells), piece) });
+            }
         }
         self.at += piece;
         self.cells += 1;
