@@ -137,7 +137,9 @@ fn text_that_cannot_be_written_is_told_and_a_reader_who_left_is_not() {
         let output = std::process::Command::new("sh").args(["-c", &command]).output().expect("sh");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    for look in ["topo --json", "plan -n 1 --json", "doctor --during 1ms --json", "--help", "sweep -n 1 --dry-run -- true"] {
+    for look in
+        ["topo --json", "plan -n 1 --json", "doctor --during 1ms --json", "--help", "sweep -n 1 --dry-run -- true"]
+    {
         let (code, said) = ended(&format!("{look} > /dev/full"));
         assert_eq!(code, Some(125), "{look}: {said}");
         assert!(said.contains("cannot write to standard output") && said.contains("No space left"), "{look}: {said}");

@@ -34,10 +34,8 @@ fn machine() -> Scratch {
 /// A job of one rank that ends when `stop` is there, or at once when it was started again.
 fn job(scratch: &Scratch, on_fault: &str) -> Running {
     let stop = scratch.join("stop");
-    let script = format!(
-        "[ \"$PRUN_RESTART_COUNT\" = 0 ] || exit 0; while [ ! -e '{}' ]; do sleep 0.05; done",
-        stop.display()
-    );
+    let script =
+        format!("[ \"$PRUN_RESTART_COUNT\" = 0 ] || exit 0; while [ ! -e '{}' ]; do sleep 0.05; done", stop.display());
     Prun::new()
         .ranks(1)
         .options(["--on-fault", on_fault, "--json"])
@@ -72,7 +70,9 @@ fn a_link_that_falls_is_told_at_once_and_at_the_end() {
     assert!(early.contains(" (rank 0)") && !early.contains("the machine changed"), "{early}");
     write(&scratch, "stop", "");
     let ended = running.wait();
-    ended.expect_code(0).expect_message("prun: the machine changed while the job ran (1 change, first: GPU0's link fell");
+    ended
+        .expect_code(0)
+        .expect_message("prun: the machine changed while the job ran (1 change, first: GPU0's link fell");
     assert_eq!(ended.err().matches(FELL).count(), 1, "{}", ended.err());
     let changes = events(&scratch, "machine");
     assert_eq!((changes.len(), &changes[0]["gpu"], &changes[0]["fault"]), (1, &0.into(), &true.into()));

@@ -137,13 +137,18 @@ mod tests {
             machine.gpus[0].state = Some(crate::topology::GpuState { replays: Some(replays), ..Default::default() });
             machine
         };
-        let examined = Examination { earlier: Some(with(5)), machine: with(45), seconds: 2.0, ..Examination::default() };
+        let examined =
+            Examination { earlier: Some(with(5)), machine: with(45), seconds: 2.0, ..Examination::default() };
         let rates = rates(&examined, &examined.machine.gpus[0]);
         assert_eq!(rates, Some(ErrorRates { correctable_per_s: 20.0, worse: None }));
         let scores = super::super::health::all(&examined);
         let gpu = scores.iter().find(|health| health.place == "GPU0").unwrap();
         assert_eq!(gpu.score(), super::super::health::AT_MOST, "{}", gpu.text());
-        assert!(gpu.text().contains("20.0 replays a second") && gpu.text().contains("not known: worse errors"), "{}", gpu.text());
+        assert!(
+            gpu.text().contains("20.0 replays a second") && gpu.text().contains("not known: worse errors"),
+            "{}",
+            gpu.text()
+        );
     }
 
     #[test]
@@ -173,10 +178,7 @@ mod tests {
             after
         });
         assert_eq!(findings(&lost)[0].level, Level::Fault);
-        assert_eq!(
-            rates(&lost, &lost.machine.gpus[0]),
-            Some(ErrorRates { correctable_per_s: 0.0, worse: Some(1) })
-        );
+        assert_eq!(rates(&lost, &lost.machine.gpus[0]), Some(ErrorRates { correctable_per_s: 0.0, worse: Some(1) }));
         assert_eq!(rates(&lost, &lost.machine.gpus[1]), None);
     }
 }

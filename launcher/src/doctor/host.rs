@@ -302,7 +302,10 @@ pub fn findings(host: &Host, machine: &Machine, ranks: Option<u32>) -> Vec<Findi
             "NCCL",
             "it was built for a generation of CUDA that the driver does not serve: it does not start",
         )
-        .seen(format!("NCCL {} for CUDA {built}, the driver serves up to {served}", host.nccl.as_deref().unwrap_or("?")))
+        .seen(format!(
+            "NCCL {} for CUDA {built}, the driver serves up to {served}",
+            host.nccl.as_deref().unwrap_or("?")
+        ))
         .try_this("NCCL for an older CUDA, or a newer driver")
         .costs(0.8));
     }
@@ -375,7 +378,8 @@ mod tests {
         };
         let found = findings(&tight, &two_sockets(), Some(17));
         let checks: Vec<&str> = found.iter().map(|finding| finding.check).collect();
-        let expected = ["memlock", "open-files", "shm", "sysfs", "cgroup", "numa-balancing", "memory-limit", "kernel-log"];
+        let expected =
+            ["memlock", "open-files", "shm", "sysfs", "cgroup", "numa-balancing", "memory-limit", "kernel-log"];
         assert_eq!(checks, expected);
         assert_eq!(found.last().unwrap().level, Level::Fault);
     }

@@ -344,7 +344,9 @@ mod tests {
         machine.devices[1].link.width = Some(8);
         machine.devices[3].link.speed = Speed::of_generation(1);
         machine.devices[5].link = PciLink::default();
-        machine.devices.push(Device { kind: DeviceKind::VirtualFunction, ..Device::at("d6f5:00:02.0".parse().unwrap()) });
+        machine
+            .devices
+            .push(Device { kind: DeviceKind::VirtualFunction, ..Device::at("d6f5:00:02.0".parse().unwrap()) });
         // The machine's clock: no link, and nothing to say of it.
         machine.devices.push(Device::at("0000:00:1f.0".parse().unwrap()));
         let all = judged(&machine);

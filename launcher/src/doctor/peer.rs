@@ -128,7 +128,9 @@ fn unproven(machine: &Machine) -> Option<Finding> {
             pairs.join(", "),
             "the driver reports direct transfers, and nobody has tried whether the data arrives",
         )
-        .try_this("`prun topo --measure` writes through every pair and compares; the first job on two GPUs proves its own")
+        .try_this(
+            "`prun topo --measure` writes through every pair and compares; the first job on two GPUs proves its own",
+        )
     })
 }
 
@@ -161,7 +163,10 @@ mod tests {
         let mut machine = two_sockets();
         machine.links[0].peer_reported = Some(true);
         let found = findings(&machine);
-        assert_eq!((found[0].check, found[0].level, found[0].place.as_str()), ("peer-unproven", Level::Advice, "GPU0-GPU1"));
+        assert_eq!(
+            (found[0].check, found[0].level, found[0].place.as_str()),
+            ("peer-unproven", Level::Advice, "GPU0-GPU1")
+        );
         machine.links[0].peer_proven = Some(true);
         assert_eq!(findings(&machine), []);
     }

@@ -7,8 +7,8 @@ use super::merge::Request;
 use super::template::Template;
 use super::value::{Assignment, CoreCount, Limit, MAX_RANKS, RankCount, Span, Times, YesNo};
 use super::{
-    BaseEnvironment, Bind, Ending, GpuChoice, Job, MapBy, OnFault, Output, OutputFiles, Part, Placement, Program, PtyRanks,
-    RankBy, StdinTo, env_file,
+    BaseEnvironment, Bind, Ending, GpuChoice, Job, MapBy, OnFault, Output, OutputFiles, Part, Placement, Program,
+    PtyRanks, RankBy, StdinTo, env_file,
 };
 use crate::cli::{EndingOptions, Options, OutputOptions, PlacementOptions};
 use crate::refused::Refused;

@@ -399,7 +399,9 @@ impl FromStr for GpuChoice {
                 || item.parse::<crate::topology::PciAddress>().is_ok()
         };
         match items.iter().find(|item| !known(item)) {
-            Some(bad) => Err(not_a(bad, "all, none, or a list of GPUs by number, PCI address or UUID, such as 0,2 or 0-3")),
+            Some(bad) => {
+                Err(not_a(bad, "all, none, or a list of GPUs by number, PCI address or UUID, such as 0,2 or 0-3"))
+            }
             None => Ok(GpuChoice::List(items)),
         }
     }

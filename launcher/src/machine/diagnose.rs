@@ -92,8 +92,14 @@ fn here(during: Duration, with_load: bool, inherited: &[(OsString, OsString)]) -
         Some(Err(why)) => machine.notes.push(format!("the links had no work while they were looked at: {why}")),
         None => {}
     }
-    let mut examined =
-        Examination { machine, earlier: Some(earlier), seconds, link_changes, host: Some(host::read(log.as_deref())), ranks: None };
+    let mut examined = Examination {
+        machine,
+        earlier: Some(earlier),
+        seconds,
+        link_changes,
+        host: Some(host::read(log.as_deref())),
+        ranks: None,
+    };
     let rates: Vec<Option<ErrorRates>> =
         examined.machine.gpus.iter().map(|gpu| errors::rates(&examined, gpu)).collect();
     for (gpu, rates) in examined.machine.gpus.iter_mut().zip(rates) {

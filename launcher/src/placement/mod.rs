@@ -167,9 +167,9 @@ impl From<PlanError> for Refused {
                 "--gpus" => "leave --gpus out, or `prun doctor`",
                 _ => "`--map-by none`, or `prun doctor`",
             }),
-            PlanError::TooFewCores { cores, .. } => refused.because("a rank's cores lie in one part of the machine").try_instead(
-                format!("`--cpus-per-rank {cores}` or less; or a larger part, as with `--map-by none`"),
-            ),
+            PlanError::TooFewCores { cores, .. } => refused
+                .because("a rank's cores lie in one part of the machine")
+                .try_instead(format!("`--cpus-per-rank {cores}` or less; or a larger part, as with `--map-by none`")),
             PlanError::UnknownGpu { known, hidden, .. } => {
                 let refused = if hidden { refused.because("CUDA_VISIBLE_DEVICES hides it") } else { refused };
                 refused.try_instead(format!("GPUs out of {known}; `prun topo` shows them"))
@@ -271,9 +271,8 @@ fn near_ranks(gpus: &GpuPlan, machine: &Machine, node: &Node, notes: &mut Vec<St
     let Some(cpus) = node.cpus.as_ref().filter(|_| !gpus.of_rank.is_empty()) else { return Vec::new() };
     let near = near::near(machine, cpus);
     let of = |at: &usize| machine.gpus.iter().position(|gpu| gpu.index == gpus.seen[*at].gpu).unwrap_or(0);
-    let lacking: Vec<(usize, near::Lack)> = (0..gpus.seen.len())
-        .filter_map(|at| Some((gpus.seen[at].gpu, near.lacks.get(of(&at))?.clone()?)))
-        .collect();
+    let lacking: Vec<(usize, near::Lack)> =
+        (0..gpus.seen.len()).filter_map(|at| Some((gpus.seen[at].gpu, near.lacks.get(of(&at))?.clone()?))).collect();
     notes.extend(near::told(&lacking));
     let everything = || cpus.usable.clone();
     gpus.of_rank

@@ -134,7 +134,11 @@ fn slice_of_ranges(set: &CpuSet, place: usize, parts: usize) -> CpuSet {
     if ranges.iter().any(|range| range.len() < parts) {
         return set.clone();
     }
-    ranges.iter().flat_map(|range| &range[place * range.len() / parts..(place + 1) * range.len() / parts]).copied().collect()
+    ranges
+        .iter()
+        .flat_map(|range| &range[place * range.len() / parts..(place + 1) * range.len() / parts])
+        .copied()
+        .collect()
 }
 
 #[cfg(test)]

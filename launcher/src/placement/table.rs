@@ -132,9 +132,10 @@ fn reasons(plan: &Plan, node: &Node) -> Vec<String> {
         }
     }
     let bound = plan.node.ranks.iter().any(|rank| rank.cpus.is_some());
-    let located = seen.iter().filter_map(|unit| gpu_of(node, unit.gpu)).any(|gpu| {
-        node.cpus.as_ref().is_some_and(|cpus| near::is_known(gpu, cpus))
-    });
+    let located = seen
+        .iter()
+        .filter_map(|unit| gpu_of(node, unit.gpu))
+        .any(|gpu| node.cpus.as_ref().is_some_and(|cpus| near::is_known(gpu, cpus)));
     let why = match (plan.map, bound) {
         (_, false) => "CPUs: ranks may use whatever prun may use; --bind or --map-by pins them",
         (MapBy::Gpu, true) if !located => {

@@ -9,7 +9,12 @@ use crate::placement::tests::{context, job};
 use crate::placement::{Node, Plan, PlanError, plan};
 
 /// A table of `nvidia-smi topo -m` with these rows, which are its columns, too.
-fn table(names: &[String], kind: &dyn Fn(usize, usize) -> String, affinity: &dyn Fn(usize) -> String, gap: &str) -> String {
+fn table(
+    names: &[String],
+    kind: &dyn Fn(usize, usize) -> String,
+    affinity: &dyn Fn(usize) -> String,
+    gap: &str,
+) -> String {
     let mut text = format!("\t{}{gap}CPU Affinity\n", names.join("\t"));
     for (row, name) in names.iter().enumerate() {
         let cells: Vec<String> =
@@ -162,7 +167,11 @@ fn gpu_memory_nodes_are_no_place_for_ranks_and_masks_tell_what_is_near() {
 #[test]
 fn a_node_of_minus_one_falls_back_and_is_told_once() {
     // Two nodes, and none of the GPUs tells which is near: the list of local CPUs does, or all CPUs.
-    let tree = Tree::new("c05").cpus(44, 2).gpu("0000:1b:00.0", 0, None).gpu("0000:3b:00.0", 1, None).gpu("0000:5e:00.0", 2, None);
+    let tree = Tree::new("c05").cpus(44, 2).gpu("0000:1b:00.0", 0, None).gpu("0000:3b:00.0", 1, None).gpu(
+        "0000:5e:00.0",
+        2,
+        None,
+    );
     tree.file("sys/bus/pci/devices/0000:1b:00.0/local_cpulist", "0-21\n");
     for all in ["0000:3b:00.0", "0000:5e:00.0"] {
         tree.file(&format!("sys/bus/pci/devices/{all}/local_cpulist"), "0-43\n");
@@ -207,7 +216,8 @@ fn a_rank_s_cpus_are_near_to_the_gpu_that_it_sees() {
         assert_eq!(cpus(&plan), ["0-3,8-11", "4-7,12-15"]);
         let env = String::from_utf8_lossy(&plan.node.base_env.join(&b'\n')).into_owned();
         assert!(env.contains("CUDA_VISIBLE_DEVICES=GPU-00000001"), "{env}");
-        let order = if inherited.is_empty() { "CUDA_DEVICE_ORDER=PCI_BUS_ID" } else { "CUDA_DEVICE_ORDER=FASTEST_FIRST" };
+        let order =
+            if inherited.is_empty() { "CUDA_DEVICE_ORDER=PCI_BUS_ID" } else { "CUDA_DEVICE_ORDER=FASTEST_FIRST" };
         assert!(env.contains(order), "{env}");
         assert_eq!(plan.notes.iter().any(|note| note.contains("FASTEST_FIRST")), !inherited.is_empty());
         // The fast card alone: its own CPUs.
@@ -238,7 +248,10 @@ fn more_ranks_than_gpus_are_refused_or_share_in_turn() {
     assert_eq!(given, [2, 5, 2, 5]);
     assert_eq!(visible(&shared, 0).split(',').count(), 2, "no number is as large as the count");
     let many = planned(gpus(8), "ranks = 16\n[placement]\nshare-gpus = true", &[]).unwrap();
-    assert_eq!((0..16).map(|rank| many.gpus.of_rank[rank]).collect::<Vec<_>>(), (0..16).map(|rank| rank % 8).collect::<Vec<_>>());
+    assert_eq!(
+        (0..16).map(|rank| many.gpus.of_rank[rank]).collect::<Vec<_>>(),
+        (0..16).map(|rank| rank % 8).collect::<Vec<_>>()
+    );
     assert!(planned(gpus(0), "ranks = 2", &[]).unwrap().gpus.seen.is_empty());
 }
 
@@ -287,11 +300,20 @@ fn thirty_six_cards_with_cells_that_run_together_stay_in_their_columns() {
             assert_eq!(kind(&machine, &names[a], &names[b]), between(a, b), "{}-{}", names[a], names[b]);
         }
     }
-    let told = [("GPU0", "NIC34", "NODE"), ("GPU0", "NIC35", "PIX"), ("GPU2", "NIC34", "PIX"), ("GPU4", "NIC32", "PIX"), ("GPU6", "NIC33", "PIX"), ("GPU4", "NIC12", "SYS")];
+    let told = [
+        ("GPU0", "NIC34", "NODE"),
+        ("GPU0", "NIC35", "PIX"),
+        ("GPU2", "NIC34", "PIX"),
+        ("GPU4", "NIC32", "PIX"),
+        ("GPU6", "NIC33", "PIX"),
+        ("GPU4", "NIC12", "SYS"),
+    ];
     for (a, b, expected) in told {
         assert_eq!(kind(&machine, a, b), expected, "{a}-{b}");
     }
-    let near: Vec<_> = [0, 7].map(|gpu| (machine.gpus[gpu].local_cpus.as_ref().unwrap().to_string(), machine.gpus[gpu].numa.clone())).to_vec();
+    let near: Vec<_> = [0, 7]
+        .map(|gpu| (machine.gpus[gpu].local_cpus.as_ref().unwrap().to_string(), machine.gpus[gpu].numa.clone()))
+        .to_vec();
     assert_eq!(near, [("0-55,112-167".into(), vec![0]), ("70-99,102-107".into(), vec![1])]);
     // One cell less, and the row is named.
     let cut = text.replacen("GPU1    NV18    ", "GPU1    ", 1);
@@ -304,14 +326,25 @@ fn old_drivers_say_soc_and_name_cards_by_themselves() {
     // Eight P40 on one socket, the card on the other.
     let p40 = table(
         &names(8, &["mlx5_0"]),
-        &|a, b| if a == 8 || b == 8 { "SOC" } else if a / 4 == b / 4 { "PIX" } else { "PXB" }.into(),
+        &|a, b| {
+            if a == 8 || b == 8 {
+                "SOC"
+            } else if a / 4 == b / 4 {
+                "PIX"
+            } else {
+                "PXB"
+            }
+            .into()
+        },
         &|row| if row < 8 { "0-13".into() } else { String::new() },
         "\t",
     );
     let machine = smi_topo::read(&p40).unwrap();
     assert_eq!((kind(&machine, "GPU0", "GPU3"), kind(&machine, "GPU0", "GPU4")), ("PIX".into(), "PXB".into()));
     assert!((0..8).all(|gpu| kind(&machine, &format!("GPU{gpu}"), "NIC0") == "SYS"));
-    assert!(machine.gpus.iter().all(|gpu| gpu.local_cpus.as_ref().unwrap().to_string() == "0-13" && gpu.numa.is_empty()));
+    assert!(
+        machine.gpus.iter().all(|gpu| gpu.local_cpus.as_ref().unwrap().to_string() == "0-13" && gpu.numa.is_empty())
+    );
 
     // Four GPUs on two sockets with an older card.
     let socket = |at: usize| if at < 2 { 0 } else { 1 };
@@ -339,12 +372,23 @@ fn old_drivers_say_soc_and_name_cards_by_themselves() {
         };
         kind.into()
     };
-    let dgx = table(&names(8, &cards), &between, &|row| if row < 8 { format!("{0}-{0}", row / 4) } else { String::new() }, "\t");
+    let dgx = table(
+        &names(8, &cards),
+        &between,
+        &|row| if row < 8 { format!("{0}-{0}", row / 4) } else { String::new() },
+        "\t",
+    );
     let dgx = dgx.replacen("\tGPU1\tGPU2\tGPU3", "GPU1GPU2GPU3", 1);
     let machine = smi_topo::read(&dgx).unwrap();
     assert_eq!(machine.nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>(), cards);
     let card = |name: &str| format!("NIC{}", cards.iter().position(|its| *its == name).unwrap());
-    let told = [("GPU0", "GPU1".into(), "NV1"), ("GPU0", "GPU5".into(), "SYS"), ("GPU0", card("mlx5_0"), "PIX"), ("GPU2", card("mlx5_1"), "PIX"), ("GPU4", card("mlx5_2"), "PIX")];
+    let told = [
+        ("GPU0", "GPU1".into(), "NV1"),
+        ("GPU0", "GPU5".into(), "SYS"),
+        ("GPU0", card("mlx5_0"), "PIX"),
+        ("GPU2", card("mlx5_1"), "PIX"),
+        ("GPU4", card("mlx5_2"), "PIX"),
+    ];
     for (a, b, expected) in told {
         assert_eq!(kind(&machine, a, &b), expected, "{a}-{b}");
     }
@@ -353,7 +397,8 @@ fn old_drivers_say_soc_and_name_cards_by_themselves() {
 // F06
 #[test]
 fn four_domains_with_the_same_bus_are_four_gpus() {
-    let every_eighth = |first: usize| (0..10).map(|at| format!("{0}-{0}", first + 8 * at)).collect::<Vec<_>>().join(",");
+    let every_eighth =
+        |first: usize| (0..10).map(|at| format!("{0}-{0}", first + 8 * at)).collect::<Vec<_>>().join(",");
     let text = table(
         &names(4, &["mlx5_0", "mlx5_1"]),
         &|a, b| match (a.min(b), a.max(b)) {
@@ -467,7 +512,15 @@ fn what_a_virtual_function_and_an_old_lspci_do_not_tell_is_not_judged() {
 #[test]
 fn nine_devices_in_two_domains_are_nine() {
     let tree = Tree::new("f12").cpus(4, 1);
-    let low = ["0000:00:00.0", "0000:00:01.0", "0000:00:02.0", "0000:00:1f.0", "0000:00:1f.3", "0000:00:1f.4", "0000:00:1f.6"];
+    let low = [
+        "0000:00:00.0",
+        "0000:00:01.0",
+        "0000:00:02.0",
+        "0000:00:1f.0",
+        "0000:00:1f.3",
+        "0000:00:1f.4",
+        "0000:00:1f.6",
+    ];
     for address in ["10000:00:04.0", "10000:00:00.0"].into_iter().chain(low) {
         tree.device(address, &[], &[("class", "0x088000"), ("numa_node", "-1")]);
     }

@@ -207,7 +207,10 @@ d6f5:00:02.0 Ethernet controller: Maker Card [Virtual Function] (rev 80)
         assert_eq!(gpu.above.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0000:00:01.0"]);
         assert_eq!(device("00:01.0").name.as_deref(), Some("Maker Root Port"));
         assert_eq!((device("00:01.0").kind, device("00:01.0").is_empty), (DeviceKind::Port, Some(false)));
-        assert_eq!((device("00:02.0").is_empty, device("00:02.0").name.as_deref()), (Some(true), Some("Maker Root Port")));
+        assert_eq!(
+            (device("00:02.0").is_empty, device("00:02.0").name.as_deref()),
+            (Some(true), Some("Maker Root Port"))
+        );
         assert_eq!((machine.gpus.len(), machine.nics.len()), (1, 1));
     }
 

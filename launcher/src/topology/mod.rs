@@ -5,6 +5,8 @@
 //! unknown. [`ring`] finds the best cycle over GPUs.
 
 pub mod aer;
+#[cfg(test)]
+mod cases;
 pub mod known;
 pub mod link;
 pub mod lspci;
@@ -15,8 +17,6 @@ pub mod read;
 pub mod ring;
 pub mod smi_topo;
 pub mod snapshot;
-#[cfg(test)]
-mod cases;
 #[cfg(test)]
 pub(crate) mod tree;
 

@@ -126,7 +126,8 @@ pub fn read(text: &str) -> Result<Machine, TableError> {
     }
     if machine.cpus.is_some() {
         machine.notes.push(
-            "the table does not tell which CPUs share a core: each GPU gets the same part of every range of CPUs".into(),
+            "the table does not tell which CPUs share a core: each GPU gets the same part of every range of CPUs"
+                .into(),
         );
     }
     Ok(machine)
@@ -374,7 +375,10 @@ mod tests {
             + &row("GPU2", "SYS\tSYS\t X \tPIX", "0-127", "0-1")
             + &row("GPU3", "SYS\tSYS\tPIX\t X ", "0-127", "0-1");
         let machine = read(&table).unwrap();
-        assert_eq!(machine.gpus.iter().map(|gpu| gpu.numa.clone()).collect::<Vec<_>>(), [vec![0], vec![0], vec![0, 1], vec![0, 1]]);
+        assert_eq!(
+            machine.gpus.iter().map(|gpu| gpu.numa.clone()).collect::<Vec<_>>(),
+            [vec![0], vec![0], vec![0, 1], vec![0, 1]]
+        );
         let (cpus, text) = planned(&table, 4);
         let set = |at: usize| cpus[at].iter().copied().collect::<CpuSet>();
         assert_eq!((set(0).to_string(), set(1).to_string()), ("0-15,64-79".into(), "16-31,80-95".into()));

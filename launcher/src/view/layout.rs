@@ -378,7 +378,14 @@ fn nic_box(machine: &Machine, at: usize, place: [f64; 4]) -> Box {
     }
     // A card without a name is called by its address, which stands below.
     let name: String = if nic.name == bus { String::new() } else { nic.name.chars().take(22).collect() };
-    Box { id: id.clone(), lines: vec![format!("{id} {name}").trim_end().to_owned(), bus], tip, place, kind: "nic", score: None }
+    Box {
+        id: id.clone(),
+        lines: vec![format!("{id} {name}").trim_end().to_owned(), bus],
+        tip,
+        place,
+        kind: "nic",
+        score: None,
+    }
 }
 
 fn edge(

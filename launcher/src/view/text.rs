@@ -81,7 +81,9 @@ fn numa(machine: &Machine) -> String {
     if let Some(quota) = cpus.quota {
         let _ = writeln!(text, "the cgroup allows the time of {quota:.1} CPUs");
     }
-    if let Some(nodes) = cpus.memory_nodes.as_ref().filter(|nodes| machine.memory.iter().any(|its| !nodes.contains(its.node))) {
+    if let Some(nodes) =
+        cpus.memory_nodes.as_ref().filter(|nodes| machine.memory.iter().any(|its| !nodes.contains(its.node)))
+    {
         let _ = writeln!(text, "the cgroup allows memory of the NUMA nodes {nodes} only");
     }
     if let Some(mib) = machine.memory_limit_mib {

@@ -30,7 +30,8 @@ pub fn matrix(machine: &Machine) -> Result<Vec<Copied>, Refused> {
 /// A table of it: a row for each node's CPUs, a column for each node's memory.
 pub fn text(matrix: &[Copied]) -> String {
     let first = matrix.first().map(|(from, _, _)| *from);
-    let memory = matrix.iter().filter(|(from, _, _)| Some(*from) == first).map(|(_, memory, _)| format!("memory {memory}"));
+    let memory =
+        matrix.iter().filter(|(from, _, _)| Some(*from) == first).map(|(_, memory, _)| format!("memory {memory}"));
     let mut rows = vec![std::iter::once("copy, GB/s".to_owned()).chain(memory).collect::<Vec<_>>()];
     for row in matrix.chunk_by(|(one, _, _), (other, _, _)| one == other) {
         let cells = row.iter().map(|(_, _, gb_s)| gb_s.map_or("?".into(), |gb_s| format!("{gb_s:.1}")));
