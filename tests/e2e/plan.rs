@@ -123,6 +123,62 @@ fn a_link_that_is_stuck_is_a_fault_and_scripts_see_it() {
 }
 
 #[test]
+fn what_holds_no_machine_is_refused_and_not_found_healthy() {
+    let scratch = tests::Scratch::new();
+    let lspci = scratch.file("lspci.txt", b"41:00.0 3D controller: NVIDIA Corporation Device (rev a1)\n", 0o644);
+    let (lspci, empty) = (lspci.to_str().expect("text"), scratch.path().to_str().expect("text"));
+    let table: &[(&[&str], &str)] = &[
+        (&["doctor", "--lspci", "dgx-1.toml"], "holds no text of lspci"),
+        (&["doctor", "--lspci", "/dev/null"], "holds no text of lspci"),
+        (&["doctor", "--root", "/nonexistent"], "no machine below /nonexistent"),
+        (&["topo", "--root", empty], "no machine below"),
+        (&["plan", "--node", "/dev/null"], "holds no machine"),
+        (&["plan", "--node", lspci], "prun doctor --lspci"),
+        (&["doctor", "--from", empty], "prun doctor --collect"),
+        (&["doctor", "--from", empty, "--node", "dgx-1.toml"], "contradict each other"),
+        (&["doctor", "--lspci", lspci, "--root", empty], "contradict each other"),
+        (&["doctor", "--busy"], "--busy says that GPUs worked"),
+        (&["plan", "--gpus", "7", "--node", "no-gpu.toml", "-n", "1"], "--gpus asks for GPUs"),
+        (&["plan", "--cpus-per-rank", "0", "--node", "no-gpu.toml"], "a number of cores"),
+        (&["plan", "--cpus-per-rank", "999", "--node", "no-gpu.toml", "-n", "1"], "--cpus-per-rank 999, and CPUs"),
+        (&["plan", "--map-by", "list", "-n", "1"], "there is no list"),
+    ];
+    for (arguments, part) in table {
+        let (text, code) = prun(arguments);
+        assert!(code == Some(125) && text.contains(part), "{arguments:?}: {code:?}\n{text}");
+    }
+}
+
+#[test]
+fn the_doctor_judges_copies_and_saved_machines_as_it_judges_this_one() {
+    let (text, code) = prun(&["doctor", "--node", "workstation-2gpu.toml", "-n", "9"]);
+    assert!(code == Some(1) && text.contains("9 ranks, 2 GPUs"), "{text}");
+    // F07: 5 of 32 GT/s, as a copy of the bus shows it.
+    let scratch = tests::Scratch::new();
+    let device = "sys/bus/pci/devices/0000:41:00.0";
+    fs::create_dir_all(scratch.join(device)).expect("a writable scratch directory");
+    let files = [
+        ("class", "0x030200"),
+        ("vendor", "0x10de"),
+        ("current_link_speed", "5.0 GT/s PCIe"),
+        ("current_link_width", "16"),
+        ("max_link_speed", "32.0 GT/s PCIe"),
+        ("max_link_width", "16"),
+    ];
+    for (name, text) in files {
+        fs::write(scratch.join(device).join(name), text).expect("a writable scratch directory");
+    }
+    let root = scratch.path().to_str().expect("text");
+    let (text, code) = prun(&["doctor", "--root", root]);
+    assert!(code == Some(0) && text.contains("whether the GPU works is not known"), "{text}");
+    let (text, code) = prun(&["doctor", "--root", root, "--busy", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((code, &found["links"][0]["verdict"]), (Some(2), &"too slow".into()));
+    assert_eq!((&found["links"][0]["now"], &found["links"][0]["best"]), (&"Gen2 x16".into(), &"Gen5 x16".into()));
+    assert_eq!(found["health"][0]["limited_by"], "speed");
+}
+
+#[test]
 fn the_doctor_examines_this_machine_and_a_collection_of_it() {
     let scratch = tests::Scratch::new();
     let (here, code) = prun(&["doctor", "--during", "100ms"]);

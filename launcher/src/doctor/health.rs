@@ -209,6 +209,8 @@ struct End {
     now: PciLink,
     best: PciLink,
     busy: Busy,
+    /// `now` has the speed of an earlier look.
+    was_loaded: bool,
     errors: Option<ErrorRates>,
 }
 
@@ -216,9 +218,14 @@ impl End {
     fn of(machine: &Machine, gpu: &Gpu) -> End {
         let device = machine.device_of(gpu);
         let above = device.and_then(|device| machine.device(*device.above.last()?));
+        let mut now = device.map(|device| device.link).unwrap_or_default();
+        // What it did at its last work says more than how it rests.
+        let remembered = gpu.loaded_speed.filter(|_| gpu.is_busy() != Some(true));
+        now.speed = remembered.or(now.speed);
         End {
             name: gpu_name(gpu.index),
-            now: device.map(|device| device.link).unwrap_or_default(),
+            now,
+            was_loaded: remembered.is_some(),
             best: device.map(|device| link::best(device, above)).unwrap_or_default(),
             busy: link::busy(gpu),
             errors: gpu.errors,
@@ -236,10 +243,11 @@ impl End {
         let part = pow(2.0, generation(now) - generation(best)).min(1.0);
         let said = match self.busy {
             Busy::Yes => "under load",
+            _ if self.was_loaded => "under load, when it was last looked at",
             Busy::No => "at rest",
             Busy::Unknown => "load not known",
         };
-        (self.busy == Busy::Yes || now >= best).then(|| (part, said.into()))
+        (self.busy == Busy::Yes || self.was_loaded || now >= best).then(|| (part, said.into()))
     }
 
     fn correctable(&self) -> Option<(f64, String)> {

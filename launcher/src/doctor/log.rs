@@ -135,10 +135,10 @@ fn device(line: &str) -> Option<String> {
     if let Some((_, rest)) = line.split_once("(PCI:") {
         return rest.split_once(')').map(|(address, _)| address.to_owned());
     }
-    let addresses = line
+    let mut addresses = line
         .split([' ', ',', '(', ')', '='])
         .filter_map(|word| word.trim_end_matches([':', '.']).parse::<PciAddress>().ok());
-    addresses.last().map(|address| format!("{:04x}:{:02x}:{:02x}", address.domain, address.bus, address.device))
+    addresses.next_back().map(|address| format!("{:04x}:{:02x}:{:02x}", address.domain, address.bus, address.device))
 }
 
 /// The seconds since the start at which a line was written.

@@ -27,7 +27,7 @@ pub fn run(args: &SweepArgs, inherited: &[(OsString, OsString)]) -> Result<u8, R
         None => {
             let experiment = file::experiment(args)?;
             if args.dry_run {
-                return Ok(print(&plan(&experiment)));
+                return Ok(print(plan(&experiment)));
             }
             let end = sweep::run(&experiment, inherited, args.resume, args.quiet)?;
             (experiment.out, end)
@@ -77,7 +77,7 @@ fn show(args: &SweepArgs, results: &Results, summary: &Summary, earlier: Option<
         match path {
             Some(path) if path.as_os_str() == "-" => {
                 stdout_taken = true;
-                code = print(&text());
+                code = print(text());
                 Ok(())
             }
             Some(path) => std::fs::write(path, text())
@@ -90,7 +90,7 @@ fn show(args: &SweepArgs, results: &Results, summary: &Summary, earlier: Option<
     write(&args.svg, &|| plot::svg(summary))?;
     write(&args.html, &|| html::page(results, summary, earlier))?;
     if !stdout_taken {
-        code = print(&table::text(summary));
+        code = print(table::text(summary));
     }
     Ok(code)
 }

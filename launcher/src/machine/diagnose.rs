@@ -105,12 +105,23 @@ fn here(during: Duration, with_load: bool, inherited: &[(OsString, OsString)]) -
     for (gpu, rates) in examined.machine.gpus.iter_mut().zip(rates) {
         gpu.errors = rates.or(gpu.errors);
     }
+    note_speeds(&mut examined.machine);
     if examined.machine.nvidia_gpus().next().is_some() {
         // The next job's ring and chunks follow what was found.
         let place = known::place(inherited, Path::new("/"), &examined.machine);
         known::save(&examined.machine, place.as_deref());
     }
     Ok(examined)
+}
+
+/// Notes how fast the links of those GPUs are that work, for a look at them when they rest: a link that is stuck looks like
+/// one that saves power then.
+fn note_speeds(machine: &mut Machine) {
+    let Machine { gpus, devices, .. } = machine;
+    for gpu in gpus.iter_mut().filter(|gpu| gpu.is_busy() == Some(true)) {
+        let device = devices.iter().find(|device| Some(device.address) == gpu.address);
+        gpu.loaded_speed = device.and_then(|device| device.link.speed).or(gpu.loaded_speed);
+    }
 }
 
 /// GPUs that nobody computes on, as CUDA names them.
@@ -238,6 +249,32 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Refused {
 mod tests {
     use super::*;
     use crate::topology::tests_support::two_sockets;
+
+    #[test]
+    fn a_link_that_was_stuck_under_load_is_known_when_it_rests() {
+        use crate::doctor::health;
+        use crate::topology::{GpuState, Speed};
+        let mut machine = two_sockets();
+        machine.devices[3].link.speed = Speed::of_generation(2);
+        machine.gpus[1].state = Some(GpuState { busy_percent: Some(100), ..GpuState::default() });
+        note_speeds(&mut machine);
+        // The next launch sees it at rest, and does not ask the driver at all.
+        machine.gpus[1].state = None;
+        machine.devices[3].link.speed = Speed::of_generation(1);
+        let health = health::of_gpu(&machine, &machine.gpus[1]).unwrap();
+        assert_eq!(health.score(), health::AT_MOST);
+        assert!(
+            health.text().contains("speed 12 % of 20 (under load, when it was last looked at)"),
+            "{}",
+            health.text()
+        );
+        assert!(health::is_avoided(&machine, 1, 2) && machine.gpu_gb_s(1, 2) < 4.0);
+        // Repaired, and seen at work again.
+        machine.devices[3].link.speed = Speed::of_generation(5);
+        machine.gpus[1].state = Some(GpuState { busy_percent: Some(100), ..GpuState::default() });
+        note_speeds(&mut machine);
+        assert_eq!(health::of_gpu(&machine, &machine.gpus[1]).unwrap().score(), 100);
+    }
 
     #[test]
     fn a_collection_is_judged_as_the_machine_was() {

@@ -1,8 +1,8 @@
 //! What was found out about the links between GPUs since the machine was started, kept for later launches.
 //!
 //! NVLinks are known to NVML alone, which a launch does not wait for more than once: the first that needs them asks
-//! and writes them down, for this boot and driver. What was measured or proven of a pair, and how many errors a GPU
-//! reported when it was last looked at, is kept in the same place.
+//! and writes them down, for this boot and driver. What was measured or proven of a pair, how many errors a GPU
+//! reported when it was last looked at, and how fast its link was under load, is kept in the same place.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ErrorRates, Link, Machine, PciAddress, gpu_name, nvml};
+use super::{ErrorRates, Link, Machine, PciAddress, Speed, gpu_name, nvml};
 
 /// The file's content.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -23,6 +23,15 @@ struct Known {
     /// Errors of those that were looked at.
     #[serde(default)]
     errors: Vec<Errors>,
+    /// Speeds of links under load.
+    #[serde(default)]
+    loaded: Vec<Loaded>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Loaded {
+    gpu: PciAddress,
+    speed: Speed,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,6 +62,11 @@ pub fn recall(machine: &mut Machine, place: Option<&Path>) -> bool {
     for errors in &known.errors {
         if let Some(gpu) = machine.gpus.iter_mut().find(|gpu| gpu.address == Some(errors.gpu)) {
             gpu.errors = Some(errors.rates);
+        }
+    }
+    for loaded in &known.loaded {
+        if let Some(gpu) = machine.gpus.iter_mut().find(|gpu| gpu.address == Some(loaded.gpu)) {
+            gpu.loaded_speed = Some(loaded.speed);
         }
     }
     let mut all = true;
@@ -113,6 +127,11 @@ pub fn save(machine: &Machine, place: Option<&Path>) {
         gpus: machine.gpus.iter().filter_map(|gpu| gpu.address).collect(),
         links: machine.links.iter().filter(|link| link.b.starts_with("GPU")).cloned().collect(),
         errors: machine.gpus.iter().filter_map(|gpu| Some(Errors { gpu: gpu.address?, rates: gpu.errors? })).collect(),
+        loaded: machine
+            .gpus
+            .iter()
+            .filter_map(|gpu| Some(Loaded { gpu: gpu.address?, speed: gpu.loaded_speed? }))
+            .collect(),
     };
     let write = || -> Option<()> {
         let directory = place.parent()?;
@@ -159,6 +178,7 @@ mod tests {
         let mut measured = two_sockets();
         measured.gpus[1].errors = Some(ErrorRates { correctable_per_s: 3.5, worse: Some(1) });
         measured.links[0].peer_proven = Some(true);
+        measured.gpus[2].loaded_speed = Speed::of_generation(2);
         save(&measured, Some(&place));
         let mut fresh = two_sockets();
         fresh.links.clear();
@@ -166,6 +186,7 @@ mod tests {
         let link = fresh.gpu_link(0, 1).unwrap();
         assert_eq!((link.kind, link.gb_s, link.peer_proven), (LinkKind::Nvlink(8), Some(180.0), Some(true)));
         assert_eq!(fresh.gpus[1].errors, measured.gpus[1].errors);
+        assert_eq!((fresh.gpus[2].loaded_speed, fresh.gpus[0].loaded_speed), (Speed::of_generation(2), None));
         // A job that sees two of the four knows their link by other numbers.
         let mut fewer = two_sockets();
         fewer.links.clear();

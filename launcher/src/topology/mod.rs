@@ -140,6 +140,9 @@ pub struct Gpu {
     /// Errors that it reported while it was last looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<ErrorRates>,
+    /// The speed of its PCIe link when it was last seen at work, since the machine was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loaded_speed: Option<Speed>,
     /// UUIDs of its MIG slices; it can only be used by them if there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mig: Vec<String>,
@@ -417,8 +420,11 @@ impl Machine {
             let gpu = self.gpus.iter().find(|its| its.index == gpu)?;
             let link = self.device_of(gpu)?.link;
             // A link that rests comes back to its best speed; one that is slow under load does not.
-            let now = link.gb_s().filter(|_| gpu.is_busy() == Some(true));
-            now.or(link.usable_gb_s())
+            let under_load = match gpu.is_busy() {
+                Some(true) => link.speed,
+                _ => gpu.loaded_speed,
+            };
+            PciLink { speed: under_load, ..link }.gb_s().or(link.usable_gb_s())
         };
         let slower = match (pci(a), pci(b)) {
             (Some(one), Some(other)) => Some(one.min(other)),

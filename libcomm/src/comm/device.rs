@@ -24,7 +24,8 @@ impl Comm {
     /// cannot be captured.
     ///
     /// What goes wrong in a call that has returned is reported by [`async_error`](Comm::async_error) and by every
-    /// later call; its output is undefined then. Calls in several streams take turns, in the order in which they
+    /// later call; its output is undefined then. A replayed graph is seen by the GPU alone: it must not run at the same time
+    /// as another call or replay on this communicator. Calls in several streams take turns, in the order in which they
     /// were made; a stream lives until the next call in another one, or until the communicator is left.
     ///
     /// # Safety
