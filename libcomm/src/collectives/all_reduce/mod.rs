@@ -57,7 +57,11 @@ pub(crate) unsafe fn run<T: Element>(
             return Ok(());
         }
         let kept = Kept::of(steps, send, count);
+        let small = bytes <= inline::CHECKED_BYTES && steps.size() as usize <= inline::RANKS;
         match choose(algorithm, &*steps, bytes, T::TYPE, op) {
+            _ if small && bytes != 0 && algorithm.is_none() && steps.verifies() => {
+                inline::run_checked(steps, send, recv, count, op)?;
+            }
             Algorithm::OneShot => one_shot::run(steps, send, recv, count, op)?,
             Algorithm::TwoShot => two_shot::run(steps, send, recv, count, op)?,
             Algorithm::Ring => ring::run(steps, send, recv, count, op)?,
