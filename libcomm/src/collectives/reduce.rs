@@ -102,6 +102,25 @@ instances! {
     unsafe fn refill_as<T: Arithmetic>(op: Op, pass: Pass<T>) = pass_by_op;
 }
 
+instances! {
+    /// Makes means of sums, in place. Of floats only: sums of integers do not fit them.
+    ///
+    /// # Safety
+    /// Readable and writable for `count` elements.
+    pub(crate) unsafe fn divide<T: Element>(sums: *mut T, count: usize, ranks: u32) = mean_of_each;
+}
+
+#[inline(always)]
+unsafe fn mean_of_each<T: Element>(sums: *mut T, count: usize, ranks: u32) {
+    if T::HAS_BITS {
+        return;
+    }
+    // SAFETY: the caller's.
+    for sum in unsafe { std::slice::from_raw_parts_mut(sums, count) } {
+        *sum = T::mean(sum.wide(), ranks);
+    }
+}
+
 #[inline(always)]
 unsafe fn pass_by_op<T: Arithmetic>(op: Op, pass: Pass<T>) {
     // SAFETY: the caller's, for each of the calls.

@@ -97,6 +97,7 @@ pub(crate) struct Steps<'a> {
     full: bool,
     protocol: Option<Protocol>,
     domains: Option<&'a Domains>,
+    crowded: bool,
     fault: Option<Fault>,
     /// Reduced shares put so far in this call.
     shares: u64,
@@ -133,6 +134,7 @@ impl<'a> Steps<'a> {
             full: false,
             protocol: None,
             domains: None,
+            crowded: false,
             fault: None,
             shares: 0,
             steps: 0,
@@ -146,6 +148,12 @@ impl<'a> Steps<'a> {
     /// Says what is forced, and which ranks are near each other.
     pub(crate) fn choosing(mut self, protocol: Option<Protocol>, domains: Option<&'a Domains>) -> Steps<'a> {
         (self.protocol, self.domains) = (protocol, domains);
+        self
+    }
+
+    /// Says that the ranks share few CPUs.
+    pub(crate) fn crowded(mut self, crowded: bool) -> Steps<'a> {
+        self.crowded = crowded;
         self
     }
 
@@ -310,6 +318,24 @@ impl<'a> Steps<'a> {
             true => self.reclaim_from(rank),
             false => self.await_all(),
         }
+    }
+
+    /// How many steps of this communicator this rank has posted.
+    pub(crate) fn posted(&self) -> u64 {
+        self.progress.posted
+    }
+
+    /// Waits until `rank` has posted as many; after the first step of a call only.
+    pub(crate) fn await_count(&self, rank: u32, posted: u64) -> Result<(), CommError> {
+        debug_assert!(self.greeted);
+        let stamp = Stamp::new(self.generation, posted);
+        let done = self.group.await_post(self.view(), self.waiter, rank, stamp);
+        done.map_err(|stop| self.explain(stop))
+    }
+
+    /// Rank 0's slot of a step, for a way in which others write there, too. It has room for two chunks.
+    pub(crate) fn slot_of_first(&self, step: u64) -> *mut u8 {
+        self.group.slot(self.mapping, 0, step)
     }
 
     /// Of two ranks: waits until the other has posted the step `back` before the one that this rank posted last. After
@@ -701,6 +727,10 @@ impl Ranks for Steps<'_> {
 
     fn has_domains(&self) -> bool {
         self.domains.is_some()
+    }
+
+    fn are_crowded(&self) -> bool {
+        self.crowded
     }
 }
 
