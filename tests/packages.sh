@@ -18,6 +18,8 @@ need slurmctld slurmctld
 need slurmd slurmd
 need sbatch slurm-client
 need git git
+need mpicc.mpich libmpich-dev
+need mpiexec.hydra mpich
 need chromium chromium
 python3 -m pip --version >/dev/null 2>&1 || python3 -c 'import ensurepip' 2>/dev/null || needed="$needed python3-venv"
 python3 -c 'import numpy' 2>/dev/null || /usr/bin/python3 -c 'import numpy' 2>/dev/null || needed="$needed python3-numpy"

@@ -269,7 +269,8 @@ COMM_API comm_result_t comm_free(const comm_t *comm, void *address);
  * each other's memory this does nothing. All ranks call both in the same order.
  * comm_deregister takes the same address, waits for all work of the GPU, and
  * comes before the memory is freed: a result in memory that was freed since, or
- * that begins in a registered range and ends behind it, is refused. Memory of a
+ * that begins in a registered range and ends behind it, is refused. A graph that
+ * was captured over it is not replayed any more either. Memory of a
  * kind that cannot be shared, on any rank, is COMM_ERROR_INVALID_ARGUMENT on all,
  * and works as unregistered memory does.
  */

@@ -56,7 +56,7 @@ pub(crate) fn join(mapping: &Mapping, settings: &Settings) -> Result<(Waiter, u3
     }
     let generation = enter(view, me)?;
     numa::bind_here(mapping.part(me));
-    usable_cpus::publish(view, me);
+    usable_cpus::publish(view, me, settings.usable_cpus);
     let forced = matches!(settings.algorithm, Some(Algorithm::Hierarchical { group: 0 }));
     if forced || settings.size >= domains::FROM_RANKS {
         domains::publish(view, me);

@@ -79,6 +79,13 @@ pub trait Arithmetic: Copy + Send + Sync + 'static {
     type Acc: Copy + Default;
     /// What means are summed in.
     type Wide: Copy + Default;
+    /// What has the same sums, products and bits: of signed integers, the unsigned ones, so that the loops for these are
+    /// compiled once.
+    type Bits: Arithmetic;
+    /// Whether `Bits` is another type.
+    const IS_SIGNED: bool;
+    /// Whether bits and truth are reduced.
+    const HAS_BITS: bool;
 
     fn widen(self) -> Self::Acc;
     fn narrow(acc: Self::Acc) -> Self;
@@ -113,13 +120,16 @@ pub trait Arithmetic: Copy + Send + Sync + 'static {
 }
 
 macro_rules! integers {
-    ($($type:ty, $wide:ty, $name:ident;)*) => {$(
+    ($($type:ty, $bits:ty, $wide:ty, $name:ident;)*) => {$(
         impl Element for $type {
             const TYPE: DataType = DataType::$name;
         }
         impl Arithmetic for $type {
             type Acc = $type;
             type Wide = $wide; // holds the sum of any 2^32 of them
+            type Bits = $bits;
+            const IS_SIGNED: bool = <$type>::MIN != 0;
+            const HAS_BITS: bool = true;
             #[inline(always)]
             fn widen(self) -> $type { self }
             #[inline(always)]
@@ -155,14 +165,14 @@ macro_rules! integers {
 }
 
 integers! {
-    i8, i64, I8;
-    u8, u64, U8;
-    i16, i64, I16;
-    u16, u64, U16;
-    i32, i64, I32;
-    u32, u64, U32;
-    i64, i128, I64;
-    u64, u128, U64;
+    i8, u8, i64, I8;
+    u8, u8, u64, U8;
+    i16, u16, i64, I16;
+    u16, u16, u64, U16;
+    i32, u32, i64, I32;
+    u32, u32, u64, U32;
+    i64, u64, i128, I64;
+    u64, u64, u128, U64;
 }
 
 macro_rules! floats {
@@ -173,6 +183,9 @@ macro_rules! floats {
         impl Arithmetic for $type {
             type Acc = $acc;
             type Wide = $acc;
+            type Bits = $type;
+            const IS_SIGNED: bool = false;
+            const HAS_BITS: bool = false;
             #[inline(always)]
             fn widen(self) -> $acc { $widen(self) }
             #[inline(always)]

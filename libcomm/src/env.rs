@@ -58,8 +58,8 @@ pub const OF_LAUNCHER: [&str; 13] = [
     LINK_HEALTH,
 ];
 
-/// Forces the algorithm of an AllReduce: `one_shot`, `two_shot`, `ring`, `hierarchical` (by the machine's caches, nodes or
-/// packages) or `hierarchical:N` (groups of N ranks).
+/// Forces the algorithm of an AllReduce: `one_shot`, `two_shot`, `ring`, `chain`, `hierarchical` (by the machine's caches,
+/// nodes or packages) or `hierarchical:N` (groups of N ranks).
 pub const ALGO: &str = "PRUN_ALGO";
 /// `invariant`: an AllReduce has the same bits whatever its algorithm, size and place in memory are, as if reduced in the
 /// order of the ranks with one rounding. A forced ring is not used by three ranks and more then.

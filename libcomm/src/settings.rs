@@ -98,7 +98,7 @@ impl Settings {
     }
 }
 
-const ALGORITHMS: &str = "one_shot, two_shot, ring, hierarchical or hierarchical:N";
+const ALGORITHMS: &str = "one_shot, two_shot, ring, chain, hierarchical or hierarchical:N";
 const PROTOCOLS: &str = "ll or simple on the host, ll, push, copy, ring, zero-copy, staged or nccl between GPUs";
 
 /// What a name means on the host and between GPUs; one that neither knows is refused.

@@ -35,11 +35,6 @@ impl Signature {
         self.operation as u64 | data_type << 8 | op << 16 | root << 32
     }
 
-    /// As three words.
-    pub(crate) fn to_words(self) -> [u64; 3] {
-        [self.number, self.kind_word(), self.count]
-    }
-
     /// From its words; `None` for words that no libcomm writes.
     pub(crate) fn from_words([number, kind, count]: [u64; 3]) -> Option<Signature> {
         let operation = Operation::from_number(kind as u8)?;

@@ -9,8 +9,10 @@ use crate::shm::View;
 use crate::shm::atomic::Relaxed;
 use crate::shm::layout::CPU_WORDS;
 
-/// Publishes which CPUs this process may use.
-pub(crate) fn publish(view: View<'_>, me: u32) {
+/// Publishes which CPUs this process may use, and how many of them at most.
+pub(crate) fn publish(view: View<'_>, me: u32, told: Option<usize>) {
+    let limit = told.or_else(|| quota(Path::new("/"))).unwrap_or(0);
+    view.ranks[me as usize].status.cpu_limit.store(u32::try_from(limit).unwrap_or(0), Relaxed);
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return };
     for (word, base) in view.ranks[me as usize].cpus.0.iter().zip((0..).step_by(64)) {
         let bits = (0..64).filter(|bit| set.is_set(base + bit)).fold(0u64, |bits, bit| bits | 1 << bit);
@@ -20,10 +22,27 @@ pub(crate) fn publish(view: View<'_>, me: u32) {
 
 /// How many CPUs all ranks may use together, once all have published theirs.
 pub(crate) fn together(view: View<'_>) -> usize {
+    let in_masks = in_masks(view);
+    quota(Path::new("/")).map_or(in_masks, |quota| in_masks.min(quota))
+}
+
+fn in_masks(view: View<'_>) -> usize {
     let union = |word: usize| view.ranks.iter().fold(0, |bits, block| bits | block.cpus.0[word].load(Relaxed));
     let in_masks: u32 = (0..CPU_WORDS).map(|word| union(word).count_ones()).sum();
-    let in_masks = in_masks.max(1) as usize;
-    quota(Path::new("/")).map_or(in_masks, |quota| in_masks.min(quota))
+    in_masks.max(1) as usize
+}
+
+/// With up to so many CPUs, ranks that take turns go by a chain: more of them would have to wait for each other's chunks.
+/// It was measured with two.
+const FEW: usize = 4;
+
+/// Whether the ranks have to take turns on few CPUs, once all have published: the same on all, since it depends on nothing but
+/// what was published.
+pub(crate) fn are_few(view: View<'_>) -> bool {
+    let limits =
+        view.ranks.iter().map(|block| block.status.cpu_limit.load(Relaxed) as usize).filter(|limit| *limit != 0);
+    let cpus = limits.min().map_or(in_masks(view), |limit| limit.min(in_masks(view)));
+    cpus <= FEW && cpus < view.ranks.len()
 }
 
 /// Whole CPUs that the tightest quota above this process allows; `None` without one.

@@ -271,6 +271,11 @@ fn allreduce_two_shot_equals_the_reference() {
 }
 
 #[test]
+fn allreduce_chain_equals_the_reference() {
+    on_one_to_eight_ranks(forced(Algorithm::Chain), |comm| for_all_types!(all_reduces, comm));
+}
+
+#[test]
 fn allreduce_ring_equals_the_reference() {
     on_one_to_eight_ranks(forced(Algorithm::Ring), |comm| for_all_types!(all_reduces, comm));
 }

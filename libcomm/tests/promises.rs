@@ -11,6 +11,7 @@ use std::ffi::c_void;
 /// The default chunks, as programs get them.
 const WHOLE: usize = 256 * 1024;
 
+// E01
 #[test]
 fn no_count_needs_to_divide_by_the_number_of_ranks() {
     for n in 2..=8 {
@@ -35,6 +36,7 @@ fn assert_sum_of_ramps(comm: &Comm, count: usize) {
     assert_eq!(recv[count], -1.0);
 }
 
+// E01
 #[test]
 fn ten_million_elements_are_right_as_f32_bf16_and_i8() {
     const COUNT: usize = 10_556_587;
@@ -59,6 +61,7 @@ fn ten_million_elements_are_right_as_f32_bf16_and_i8() {
     }
 }
 
+// E02
 #[test]
 fn any_address_that_is_aligned_to_its_element_works() {
     ranks(3, |comm| {
@@ -80,6 +83,14 @@ fn any_address_that_is_aligned_to_its_element_works() {
             misaligned::<i8>(&comm, 5, 1_000_003, |x| x as i8);
         },
     );
+}
+
+// E01, the ranks between
+#[test]
+fn ten_million_floats_are_right_for_every_number_of_ranks() {
+    for n in 4..=7 {
+        ranks_with(n, WHOLE, |_| {}, |comm| assert_sum_of_ramps(&comm, 10_556_587));
+    }
 }
 
 /// Send and recv are off a line by different amounts, on each rank another.
@@ -109,6 +120,7 @@ fn raw_sum(comm: &Comm, send: *const c_void, recv: *mut c_void, count: usize) ->
     unsafe { comm.all_reduce_raw(send, recv, count, DataType::F32, Op::Sum) }
 }
 
+// E02, E05
 #[test]
 fn addresses_that_cannot_be_right_are_refused_and_the_next_call_works() {
     ranks(2, |comm| {
@@ -160,6 +172,7 @@ fn sum_f32<const COUNT: usize>(comm: &Comm) -> Result<(), CommError> {
     comm.all_reduce(&[1.0f32; COUNT], &mut [0.0; COUNT], Op::Sum)
 }
 
+// E03
 #[test]
 fn ranks_that_call_different_things_all_get_an_error_that_names_two_of_them() {
     for n in 2..=4 {
@@ -176,6 +189,7 @@ fn ranks_that_call_different_things_all_get_an_error_that_names_two_of_them() {
     }
 }
 
+// E03, what stays legal
 #[test]
 fn in_place_on_one_rank_and_not_on_another_is_no_mismatch() {
     ranks(3, |comm| {
@@ -188,6 +202,7 @@ fn in_place_on_one_rank_and_not_on_another_is_no_mismatch() {
     });
 }
 
+// E03
 #[test]
 fn a_rank_that_is_one_call_ahead_ends_in_an_error_on_all_ranks() {
     let errors = ranks(3, |comm| {
@@ -200,6 +215,7 @@ fn a_rank_that_is_one_call_ahead_ends_in_an_error_on_all_ranks() {
     }
 }
 
+// E04
 #[test]
 fn nothing_to_send_is_a_call_like_any_other() {
     for n in [1, 2, 8] {
@@ -220,6 +236,7 @@ fn nothing_to_send_is_a_call_like_any_other() {
     }
 }
 
+// E04
 #[test]
 fn a_single_rank_gets_what_it_sent() {
     ranks(1, |comm| {
@@ -232,6 +249,7 @@ fn a_single_rank_gets_what_it_sent() {
     });
 }
 
+// E05
 #[test]
 fn in_place_and_out_of_place_give_the_same_bits_and_send_stays() {
     ranks(4, |comm| {
@@ -245,6 +263,7 @@ fn in_place_and_out_of_place_give_the_same_bits_and_send_stays() {
     });
 }
 
+// E11
 #[test]
 fn an_average_is_over_the_ranks_and_integers_are_cut_towards_zero() {
     ranks(4, |comm| {
@@ -295,9 +314,80 @@ fn half_precision_is_summed_in_single_and_rounded_once() {
     });
 }
 
+/// Each rank sends its element, 50 times, alone and as one of many, and all get the same.
+fn always_gives<T: comm::Element + PartialEq + std::fmt::Debug>(send: &[T], right: T) {
+    ranks(send.len() as u32, |comm| {
+        for _ in 0..50 {
+            for count in [1, 9, 3000] {
+                let mut x = vec![send[comm.rank() as usize]; count];
+                comm.all_reduce_in_place(&mut x, Op::Sum).unwrap();
+                assert!(x.iter().all(|x| *x == right), "{send:?} gives {:?}", x[0]);
+            }
+        }
+    });
+}
+
+// E07
+#[test]
+fn sums_past_the_range_have_one_rule_for_each_type() {
+    always_gives(&[f16::from_f32(40_000.0); 2], f16::INFINITY);
+    always_gives(&[bf16::from_f32(70_000.0), bf16::from_f32(1.0)], bf16::from_f32(70_144.0));
+    always_gives(&[120i8, 100], -36);
+    always_gives(&[200u8, 100], 44);
+    always_gives(&[i32::MAX, 1], i32::MIN);
+    for big in 0..4 {
+        let send: Vec<bf16> = (0..4).map(|rank| bf16::from_f32(if rank == big { 256.0 } else { 1.0 })).collect();
+        // Added up in f32 and rounded once: 259 lies between 258 and 260, and the even one is taken.
+        always_gives(&send, bf16::from_f32(260.0));
+    }
+}
+
+// E09, on the host
+#[test]
+fn two_threads_of_a_rank_may_use_one_communicator_at_once() {
+    ranks(2, |comm| {
+        // Which thread's call meets which is open; all of them send the same, in calls that cannot be told apart.
+        let calls = || {
+            for _ in 0..2000 {
+                let mut x = [1i64; 40];
+                comm.all_reduce_in_place(&mut x, Op::Sum).unwrap();
+                assert_eq!(x, [2; 40]);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(calls);
+            calls();
+        });
+    });
+}
+
+// E09: in opposite order, and calls that can be told apart
+#[test]
+fn two_threads_whose_calls_do_not_fit_end_in_an_error_and_not_in_a_hang() {
+    let change = |settings: &mut comm::Settings| settings.timeout = Some(std::time::Duration::from_secs(20));
+    let failed = ranks_with(2, CHUNK, change, |comm| {
+        // The first call of rank 0 is the sum of one, of rank 1 that of two elements.
+        let first = 1 + comm.rank() as usize;
+        let calls =
+            |count: usize| (0..2000).try_for_each(|_| comm.all_reduce_in_place(&mut vec![1i32; count], Op::Sum));
+        let one = comm.all_reduce_in_place(&mut vec![1i32; first], Op::Sum);
+        let others = std::thread::scope(|scope| {
+            let other = scope.spawn(|| calls(3 - first));
+            [calls(first), other.join().unwrap()]
+        });
+        (one.map_err(|error| error.to_string()), others)
+    });
+    for (one, others) in failed {
+        let text = one.unwrap_err();
+        assert!(text.contains("x 1") && text.contains("x 2"), "{text}");
+        assert!(others.iter().all(|call| matches!(call, Err(CommError::Unusable { .. }))), "{others:?}");
+    }
+}
+
 #[test]
 fn all_ranks_have_the_same_bits_with_each_algorithm() {
-    for algorithm in [comm::Algorithm::OneShot, comm::Algorithm::TwoShot, comm::Algorithm::Ring] {
+    use comm::Algorithm::{Chain, OneShot, Ring, TwoShot};
+    for algorithm in [OneShot, TwoShot, Ring, Chain] {
         let results = ranks_with(
             5,
             CHUNK,
@@ -337,7 +427,8 @@ fn with_invariant_the_bits_are_the_same_for_every_algorithm_size_and_place() {
         results[0].clone()
     };
     let wanted = bits(None, 5000, false);
-    for algorithm in [comm::Algorithm::OneShot, comm::Algorithm::TwoShot, comm::Algorithm::Ring] {
+    use comm::Algorithm::{Chain, OneShot, Ring, TwoShot};
+    for algorithm in [OneShot, TwoShot, Ring, Chain] {
         assert_eq!(bits(Some(algorithm), 5000, false), wanted, "{algorithm:?}");
     }
     assert_eq!(bits(None, 5000, true), wanted);
@@ -445,4 +536,35 @@ fn two_programs_of_one_rank_at_once_are_refused() {
     first.barrier().unwrap();
     drop(first);
     Comm::attach(segment.as_fd(), settings).unwrap().barrier().unwrap();
+}
+
+/// The formula of docs/host-collectives.md, with all pages counted that a slot begins or ends in.
+#[test]
+fn the_segment_takes_no_more_memory_than_is_said() {
+    const PAGE: usize = 4096;
+    use comm::Algorithm::{Chain, OneShot, TwoShot};
+    for n in [2usize, 3, 8] {
+        // Two ranks change parts from step to step, and so would a chain that is forced on them, from call to call.
+        let algorithms = [None, Some(OneShot), Some(TwoShot), Some(Chain)];
+        for algorithm in algorithms.into_iter().filter(|algorithm| n > 2 || *algorithm != Some(Chain)) {
+            for bytes in [8, 20_000, 200_000, 3_000_000] {
+                let segment = JobSegment::create(JOB, n as u32, n as u32).unwrap();
+                let change = |settings: &mut comm::Settings| settings.algorithm = algorithm;
+                in_segment(&segment, n as u32, change, |comm| {
+                    let comm = comm.unwrap();
+                    for _ in 0..3 {
+                        comm.all_reduce_in_place(&mut vec![1.0f32; bytes / 4], Op::Sum).unwrap();
+                    }
+                    comm.finalize().unwrap();
+                });
+                let used = rustix::fs::fstat(segment.as_fd()).unwrap().st_blocks as usize * 512;
+                let front = PAGE + (4 * n).next_multiple_of(PAGE) + 2 * PAGE * n;
+                let part = bytes.min(WHOLE);
+                let slots = 2 * n * (part + part / n + 4 * PAGE);
+                assert!(used <= front + slots, "{used} of {front} + {slots}, {n} ranks, {bytes} bytes, {algorithm:?}");
+                // Whatever goes through slots has been there.
+                assert!(bytes < 20_000 || used > bytes.min(WHOLE), "{used}, {n} ranks, {bytes} bytes, {algorithm:?}");
+            }
+        }
+    }
 }

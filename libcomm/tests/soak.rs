@@ -130,8 +130,8 @@ fn soak(limit: Duration, seed: u64) {
     while began.elapsed() < limit {
         let (ranks, seed) = (1 + jobs.below(8) as u32, jobs.next());
         let chunk = [1024, 4096, 256 * 1024][jobs.below(3) as usize];
-        let forced = [Algorithm::Ring, Algorithm::TwoShot, Algorithm::Hierarchical { group: 2 }];
-        let algorithm = forced.get(jobs.below(4) as usize).copied();
+        let forced = [Algorithm::Ring, Algorithm::TwoShot, Algorithm::Chain, Algorithm::Hierarchical { group: 2 }];
+        let algorithm = forced.get(jobs.below(5) as usize).copied();
         println!("{ranks} ranks, chunks of {chunk}, {algorithm:?}, seed {seed}");
         ranks_with(
             ranks,

@@ -12,6 +12,11 @@ fn all_reduce(comm: &Comm) -> Result<(), CommError> {
     comm.all_reduce_in_place(&mut [1.5f32; 2500], Op::Sum)
 }
 
+/// Travels in the posts, its checksum with it.
+fn small(comm: &Comm) -> Result<(), CommError> {
+    comm.all_reduce_in_place(&mut [1.5f32; 23], Op::Sum)
+}
+
 fn all_gather(comm: &Comm) -> Result<(), CommError> {
     comm.all_gather(&[7u16 as i32; 700], &mut vec![0; 700 * comm.size() as usize])
 }
@@ -125,6 +130,20 @@ fn assert_all_found(trials: impl Iterator<Item = Trial>) {
 #[test]
 fn a_thousand_flipped_bits_are_found() {
     assert_all_found(trials(1000));
+}
+
+#[test]
+fn each_bit_of_a_small_message_is_found() {
+    let fault = |rank, bit, stage| Fault { kind: Kind::Flip, rank, call: 3, chunk: 0, bit, stage };
+    let trials = (0..8 * 23 * 4).flat_map(|bit| {
+        let rank = bit as u32 % 3;
+        let trial = move |ranks: u32, stage| {
+            let fault = fault(rank % ranks, bit, stage);
+            Trial { verify: Verify::Every, ranks, algorithm: None, call: small, fault }
+        };
+        [trial(2, Stage::Chunk), trial(3, Stage::Chunk), trial(3, Stage::Result)]
+    });
+    assert_all_found(trials.step_by(5));
 }
 
 #[test]

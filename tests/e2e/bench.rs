@@ -77,3 +77,38 @@ fn mpi_takes_turns_with_us_or_its_absence_is_said() {
         ended.expect_code(125).expect_message("no twin could be built").expect_message("try: `apt-get install");
     }
 }
+
+/// A compiler that makes a program of whatever it is given, and a launcher that does as told.
+fn fake_mpi(scratch: &Scratch, launcher: &str) -> [String; 4] {
+    let compiler = r#"while [ "$1" != -o ]; do shift; done; printf '#!/bin/sh\n' > "$2"; chmod +x "$2""#;
+    let compiler = scratch.script("my-cc", compiler);
+    let launcher = scratch.script("my-mpirun", launcher);
+    let text = |path: &Path| path.to_str().expect("plain").to_owned();
+    ["--mpicc".into(), text(&compiler), "--mpirun".into(), text(&launcher)]
+}
+
+#[test]
+fn a_rival_that_does_not_end_is_printed_as_that_and_not_tried_again() {
+    let scratch = Scratch::new();
+    let sleeper = r#"[ "$1" = --version ] && exit; echo begun >> "$(dirname "$0")/begun"; sleep 1000"#;
+    let fake = fake_mpi(&scratch, sleeper);
+    let mut words = vec!["allreduce", "--sizes", "64,4K", "--against", "mpi", "--rounds", "2", "--rival-limit", "1"];
+    words.extend(fake.iter().map(String::as_str));
+    let text = bench(&words).expect_code(0).out();
+    let rows: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert!(rows.len() == 2 && rows.iter().all(|row| row.contains("> 1 s")), "{text}");
+    assert!(text.contains("my-mpirun"), "{text}");
+    assert_eq!(scratch.read("begun"), "begun\n");
+}
+
+#[test]
+fn an_mpi_named_by_the_environment_is_measured_and_its_failure_is_said() {
+    let scratch = Scratch::new();
+    let fake =
+        fake_mpi(&scratch, r#"[ "$1" = --version ] && { echo "mpirun (Open MPI) 9"; exit; }; echo "$@" >&2; exit 3"#);
+    let job = Prun::new().env("MPICC", &fake[1]).env("MPIRUN", &fake[3]).option("bench");
+    let words = ["allreduce", "--sizes", "64", "--against", "mpi", "--rounds", "1", "--batches", "1", "--iters", "3"];
+    let ended = job.options(words).run();
+    let text = ended.expect_code(0).expect_message("note: Open MPI: --oversubscribe --allow-run-as-root -n 2 ").out();
+    assert!(text.contains("Open MPI") && text.contains("failed"), "{text}");
+}

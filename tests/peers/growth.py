@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How the time of an AllReduce grows with message and ranks, drawn against what the memory allows.
 
-Runs collective_perf under prun for n = 2 to 64 and messages from 4 bytes while n x bytes stays below a limit, and draws the
-times over the bytes, one line a rank count, both axes logarithmic. The dashed lines are 2 n S / B: each rank reads and
+Runs collective_perf under prun for n = 2 to 64 and messages from 4 bytes up to 1 GiB or to where n x bytes reaches a limit,
+and draws the times over the bytes, one line a rank count, both axes logarithmic. The dashed lines are 2 n S / B: each rank reads and
 writes its message once, at the bandwidth B that the same run measures with a loop that adds two arrays into a third. B is
 that of the run with as many ranks as there are CPUs, or the nearest below: ranks that share a CPU measure one after the
 other, and their sum is more than the memory has.
@@ -22,7 +22,7 @@ COLOURS = ["#1b6ca8", "#d1495b", "#2e933c", "#8f5aa8", "#c77d0a", "#555555"]
 
 def measure(prun, perf, ranks, largest, buffers, batch_ms):
     """Bandwidth in GB/s and [(bytes, microseconds)], or None where the job does not end or fails."""
-    sizes = [size for size in (4 * 16 ** step for step in range(15)) if size <= largest]
+    sizes = sorted({size for size in (4 * 16 ** step for step in range(15)) if size <= largest} | {largest})
     command = prun.command(ranks, [perf, "--stream", "--buffers", buffers, "--batches", "5", "--batch-ms", str(batch_ms),
                                    "--sizes", ",".join(map(str, sizes))])
     with peers.Job(command) as job:
@@ -64,7 +64,7 @@ def draw(results, title):
         label = f"{10 ** power:g} µs" if power < 3 else f"{10 ** (power - 3):g} ms" if power < 6 else f"{10 ** (power - 6):g} s"
         out += [f'<line x1="{left}" x2="{width - right}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>',
                 text(left - 6, at + 4, label, 'text-anchor="end"')]
-    for size in sorted(set(sizes)):
+    for size in sorted(size for size in set(sizes) if (size.bit_length() - 3) % 4 == 0):
         name = f"{size >> 20} M" if size >= 1 << 20 else f"{size >> 10} K" if size >= 1 << 10 else f"{size}"
         out.append(text(x(size), height - bottom + 18, name, 'text-anchor="middle"'))
     out.append(text((left + width - right) / 2, height - 12, "bytes a rank", 'text-anchor="middle"'))

@@ -81,6 +81,7 @@ def arguments(description, *, epilog=None):
                         help="the prun to compare (target/release/prun)")
     parser.add_argument("--without-prun", action="store_true", help="measure the peers alone; nothing is judged")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write every raw sample and the circumstances there")
+    parser.add_argument("--markdown", action="store_true", help="tables as the documentation has them")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and less data: to try the script itself")
     return parser
 
@@ -410,7 +411,11 @@ def say_circumstances(facts):
 
 
 def table(rows, *, left=(0,)):
-    """Rows of text as aligned lines, the first row as head; columns in `left` start at the left."""
+    """Rows of text as aligned lines, or with --markdown as a table of that, the first row as head; columns in `left` start
+    at the left."""
+    if "--markdown" in sys.argv[1:]:
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
 
     def line(row):

@@ -2,9 +2,10 @@
 """What verification costs: the same AllReduce with PRUN_VERIFY off, every and full, in turns, size by size.
 
 Runs collective_perf under prun. Each round starts one job a setting, so that a disturbance hits all of them; a figure is the
-median of the rounds. Small messages that travel in the post take the way through slots while they are verified.
+median of the rounds. Where there is a core for each rank, each is kept on one.
 """
 
+import os
 import statistics
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ SETTINGS = ["off", "every", "full"]
 
 def measure(prun, perf, ranks, sizes, batch_ms, setting):
     """Microseconds by size, or nothing where the job does not end or fails."""
-    command = prun.command(ranks, [perf, "--sizes", sizes, "--batches", "3", "--batch-ms", str(batch_ms)])
+    bound = ("--bind", "core") if ranks <= len(os.sched_getaffinity(0)) else ()
+    command = prun.command(ranks, [perf, "--sizes", sizes, "--batches", "3", "--batch-ms", str(batch_ms)], options=bound)
     with peers.Job(command, environment={"PRUN_VERIFY": setting}) as job:
         if job.wait(LIMIT_S) is None or job.code:
             return {}

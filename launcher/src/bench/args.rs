@@ -1,5 +1,6 @@
 //! What `prun bench` is asked for, as clap reads it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::ValueHint;
@@ -7,7 +8,7 @@ use comm::{DataType, Op};
 use programs::bench::collective::Collective;
 
 use super::sizes::Bytes;
-use super::words;
+use super::{mpi, words};
 use crate::job::value::RankCount;
 
 /// `prun bench COLLECTIVE`
@@ -127,6 +128,18 @@ pub struct BenchArgs {
     /// NCCL once more with each of these protocols forced: LL, LL128, Simple
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "device", help_heading = "Rivals")]
     pub rival_proto: Vec<String>,
+
+    /// The compiler of the MPI to measure, instead of mpicc.openmpi and mpicc.mpich, or mpicc if there are neither
+    #[arg(long, value_name = "PROGRAM", env = "MPICC", hide_env_values = true, help_heading = "Rivals")]
+    pub mpicc: Option<OsString>,
+
+    /// Its launcher, instead of mpirun.openmpi and mpiexec.hydra, or mpirun
+    #[arg(long, value_name = "PROGRAM", env = "MPIRUN", hide_env_values = true, help_heading = "Rivals")]
+    pub mpirun: Option<OsString>,
+
+    /// Seconds after which an MPI that has not measured a size is given up
+    #[arg(long, value_name = "SECONDS", default_value_t = mpi::LIMIT_S, value_parser = clap::value_parser!(u32).range(1..), hide = true)]
+    pub rival_limit: u32,
 
     /// The Python that has PyTorch
     #[arg(long, value_name = "PROGRAM", default_value = "python3", help_heading = "Rivals")]

@@ -97,7 +97,7 @@ pub fn contestants(args: &BenchArgs, job: &Job) -> Result<(Vec<Contestant>, Told
         ..job.clone()
     };
     // Twins are built before anything is started that a missing compiler would end.
-    let twins = if asked(Rival::Mpi) { Some(mpi::twins(job)?) } else { None };
+    let twins = if asked(Rival::Mpi) { Some(mpi::twins(args, job)?) } else { None };
     all.push(start_own(args, OWN, &own, &[], &mut told)?);
     let nccl_alone =
         |name: &str| DeviceJob { graph: args.graph, own: false, nccl: Some(name.into()), nccl_registered: None };
@@ -174,7 +174,7 @@ impl Contestant {
     pub fn title(&self) -> &str {
         match self {
             Contestant::Job(title, _) => title,
-            Contestant::Mpi(twin, ..) => twin.name,
+            Contestant::Mpi(twin, ..) => &twin.name,
         }
     }
 
@@ -199,7 +199,7 @@ impl Contestant {
                     Ok(entries) => entries.into_iter().for_each(|entry| row.add(false, entry)),
                     Err(why) => {
                         let place = job.places.first().copied().unwrap_or(Place::Out);
-                        row.add_failure(twin.name, place, &why);
+                        row.add_failure(&twin.name, place, &why);
                         *broken = Some(why);
                     }
                 }

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use crate::collectives::pieces;
 use crate::collectives::reference::reduce_column;
+use crate::collectives::{Sources, pieces};
 use crate::element::Element;
 use crate::error::CommError;
 use crate::protocol::simple::{Piece, Region, Steps, bytes_at};
@@ -60,12 +60,12 @@ impl<T: Element> Kept<T> {
                 // SAFETY: all have posted.
                 unsafe { steps.check(rank, whole, steps.peer(rank, Region::Chunk, 0), chunk)? };
             }
+            let sources = Sources::of(part.ranks, |rank| steps.peer(rank, Region::Chunk, 0).cast::<T>());
             for element in ours {
-                column.clear();
-                let source = |rank: u32| steps.peer(rank, Region::Chunk, (element - piece.start) * size).cast::<T>();
                 // SAFETY: all have posted, and the result is the caller's.
                 let found = unsafe {
-                    column.extend((0..part.ranks).map(|rank| source(rank).read()));
+                    column.clear();
+                    column.extend(sources.iter().map(|source| source.add(element - piece.start).read()));
                     part.result.add(element - part.elements.start).read()
                 };
                 let wanted = reduce_column(&column, op);

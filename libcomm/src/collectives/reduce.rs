@@ -1,29 +1,58 @@
 //! Many arrays into one, element by element, in the order of the ranks and with one rounding.
 //!
-//! Up to four sources are read in one pass; more go through accumulators that stay in the first-level cache. A result
+//! Two sources are read in one pass; more go through accumulators that stay in the first-level cache. A result
 //! with one target that is no source is written where it belongs; else a block of it is made aside and then copied,
-//! past the caches if so wanted. The loops are plain, and compiled for each width of `simd.rs`.
+//! past the caches if so wanted. The loops are plain, and compiled for each width of `simd.rs`: that is most of what it takes
+//! to compile libcomm, so what gives the same bits for two types is compiled for one of them.
 #![expect(unsafe_code, reason = "reads slots and user memory through pointers")]
 
 use std::mem::MaybeUninit;
 
-use crate::element::Element;
+use crate::element::{Arithmetic, Element};
 use crate::simd::{fetch, instances, stream};
 use crate::types::Op;
 
 /// Elements whose accumulators stay in the first-level cache.
 const BLOCK: usize = 512;
 
+/// Whether what comes out depends on the bits alone, and not on whether they stand for signed numbers.
+fn is_of_bits(op: Op) -> bool {
+    !matches!(op, Op::Min | Op::Max | Op::Avg)
+}
+
+/// Reduces `count` elements of the sources into every target; a target may be one of the sources. With `streaming`, targets
+/// are written past the caches and the caller drains.
+///
+/// Starting with the first source, not with zero, keeps the sign of a zero.
+///
+/// # Safety
+/// Sources are readable and targets writable for `count` elements, all aligned to the element. A target is a
+/// source itself or overlaps none, and targets do not overlap each other.
+pub(crate) unsafe fn reduce<T: Element>(
+    op: Op,
+    sources: &[*const T],
+    count: usize,
+    targets: &[*mut T],
+    streaming: bool,
+) {
+    // SAFETY: the caller's; a signed integer and its unsigned one have the same size and alignment, and all bits are valid,
+    // so a slice of pointers to the one is one of pointers to the other.
+    unsafe {
+        if T::IS_SIGNED && is_of_bits(op) {
+            let sources = std::slice::from_raw_parts(sources.as_ptr().cast(), sources.len());
+            let targets = std::slice::from_raw_parts(targets.as_ptr().cast(), targets.len());
+            return reduce_as::<T::Bits>(op, sources, count, targets, streaming);
+        }
+        reduce_as::<T>(op, sources, count, targets, streaming);
+    }
+}
+
 instances! {
-    /// Reduces `count` elements of the sources into every target; a target may be one of the sources. With
-    /// `streaming`, targets are written past the caches and the caller drains.
-    ///
-    /// Starting with the first source, not with zero, keeps the sign of a zero.
+    /// As [`reduce`], which all call.
     ///
     /// # Safety
-    /// Sources are readable and targets writable for `count` elements, all aligned to the element. A target is a
-    /// source itself or overlaps none, and targets do not overlap each other.
-    pub(crate) unsafe fn reduce<T: Element>(
+    /// The same.
+    unsafe fn reduce_as<T: Arithmetic>(
         op: Op,
         sources: &[*const T],
         count: usize,
@@ -47,31 +76,68 @@ pub(crate) struct Pass<T> {
     pub(crate) next: (*const u8, usize),
 }
 
+/// Reduces two sources into the target, and puts other data where one of them was.
+///
+/// # Safety
+/// Sources are readable and the target writable for `count` elements, aligned to the element. The slot is one of the
+/// sources and writable for what comes next, which is readable and no more than `count` elements. The target may be
+/// the other source, or the slot if nothing comes there; else it overlaps nothing here.
+pub(crate) unsafe fn reduce_and_refill<T: Element>(op: Op, pass: Pass<T>) {
+    let Pass { sources: [a, b], count, target, streaming, slot, next } = pass;
+    // SAFETY: the caller's; as in `reduce`.
+    unsafe {
+        if T::IS_SIGNED && is_of_bits(op) {
+            let (sources, target) = ([a.cast(), b.cast()], target.cast());
+            return refill_as::<T::Bits>(op, Pass { sources, count, target, streaming, slot, next });
+        }
+        refill_as::<T>(op, pass);
+    }
+}
+
 instances! {
-    /// Reduces two sources into the target, and puts other data where one of them was.
+    /// As [`reduce_and_refill`], which all call.
     ///
     /// # Safety
-    /// Sources are readable and the target writable for `count` elements, aligned to the element. The slot is one of the
-    /// sources and writable for what comes next, which is readable and no more than `count` elements. The target may be
-    /// the other source, else it overlaps nothing here.
-    pub(crate) unsafe fn reduce_and_refill<T: Element>(op: Op, pass: Pass<T>) = pass_by_op;
+    /// The same.
+    unsafe fn refill_as<T: Arithmetic>(op: Op, pass: Pass<T>) = pass_by_op;
+}
+
+instances! {
+    /// Makes means of sums, in place. Of floats only: sums of integers do not fit them.
+    ///
+    /// # Safety
+    /// Readable and writable for `count` elements.
+    pub(crate) unsafe fn divide<T: Element>(sums: *mut T, count: usize, ranks: u32) = mean_of_each;
 }
 
 #[inline(always)]
-unsafe fn pass_by_op<T: Element>(op: Op, pass: Pass<T>) {
+unsafe fn mean_of_each<T: Element>(sums: *mut T, count: usize, ranks: u32) {
+    if T::HAS_BITS {
+        return;
+    }
+    // SAFETY: the caller's.
+    for sum in unsafe { std::slice::from_raw_parts_mut(sums, count) } {
+        *sum = T::mean(sum.wide(), ranks);
+    }
+}
+
+#[inline(always)]
+unsafe fn pass_by_op<T: Arithmetic>(op: Op, pass: Pass<T>) {
     // SAFETY: the caller's, for each of the calls.
     unsafe {
         match op {
-            Op::Sum => over(pass, |a, b| T::narrow(T::sum(a.widen(), b.widen()))),
-            Op::Prod => over(pass, |a, b| T::narrow(T::prod(a.widen(), b.widen()))),
+            Op::Sum if !T::IS_SIGNED => over(pass, |a, b| T::narrow(T::sum(a.widen(), b.widen()))),
+            Op::Prod if !T::IS_SIGNED => over(pass, |a, b| T::narrow(T::prod(a.widen(), b.widen()))),
             Op::Min => over(pass, |a, b| T::narrow(T::min(a.widen(), b.widen()))),
             Op::Max => over(pass, |a, b| T::narrow(T::max(a.widen(), b.widen()))),
-            Op::BitAnd => over(pass, T::bit_and),
-            Op::BitOr => over(pass, T::bit_or),
-            Op::BitXor => over(pass, T::bit_xor),
-            Op::All => over(pass, |a, b| T::all(a.truth(), b)),
-            Op::Any => over(pass, |a, b| T::any(a.truth(), b)),
+            Op::BitAnd if T::HAS_BITS && !T::IS_SIGNED => over(pass, T::bit_and),
+            Op::BitOr if T::HAS_BITS && !T::IS_SIGNED => over(pass, T::bit_or),
+            Op::BitXor if T::HAS_BITS && !T::IS_SIGNED => over(pass, T::bit_xor),
+            Op::All if T::HAS_BITS && !T::IS_SIGNED => over(pass, |a, b| T::all(a.truth(), b)),
+            Op::Any if T::HAS_BITS && !T::IS_SIGNED => over(pass, |a, b| T::any(a.truth(), b)),
             Op::Avg => over(pass, |a, b| T::mean(T::wide_sum(a.wide(), b.wide()), 2)),
+            // Refused before anything is sent, or done as other elements.
+            _ => {}
         }
     }
 }
@@ -89,7 +155,7 @@ struct Turn([MaybeUninit<u8>; TURN]);
 /// # Safety
 /// As for [`reduce_and_refill`].
 #[inline(always)]
-unsafe fn over<T: Element>(pass: Pass<T>, make: impl Fn(T, T) -> T + Copy) {
+unsafe fn over<T: Arithmetic>(pass: Pass<T>, make: impl Fn(T, T) -> T + Copy) {
     let Pass { sources: [a, b], count, target, streaming, slot, next: (next, next_bytes) } = pass;
     let size = size_of::<T>();
     let head = if streaming { target.align_offset(64).min(count) } else { 0 };
@@ -137,22 +203,23 @@ unsafe fn pairwise<T: Copy>(out: *mut T, a: *const T, b: *const T, count: usize,
 }
 
 #[inline(always)]
-unsafe fn by_op<T: Element>(op: Op, sources: &[*const T], count: usize, targets: &[*mut T], streaming: bool) {
+unsafe fn by_op<T: Arithmetic>(op: Op, sources: &[*const T], count: usize, targets: &[*mut T], streaming: bool) {
     let to = To { targets, streaming };
     let ranks = sources.len() as u32;
     // SAFETY: the caller's, for each of the calls.
     unsafe {
         match op {
-            Op::Sum => fold(sources, count, to, T::widen, |a, x| T::sum(a, x.widen()), T::narrow),
-            Op::Prod => fold(sources, count, to, T::widen, |a, x| T::prod(a, x.widen()), T::narrow),
+            Op::Sum if !T::IS_SIGNED => fold(sources, count, to, T::widen, |a, x| T::sum(a, x.widen()), T::narrow),
+            Op::Prod if !T::IS_SIGNED => fold(sources, count, to, T::widen, |a, x| T::prod(a, x.widen()), T::narrow),
             Op::Min => fold(sources, count, to, T::widen, |a, x| T::min(a, x.widen()), T::narrow),
             Op::Max => fold(sources, count, to, T::widen, |a, x| T::max(a, x.widen()), T::narrow),
-            Op::BitAnd => fold(sources, count, to, |x| x, T::bit_and, |x| x),
-            Op::BitOr => fold(sources, count, to, |x| x, T::bit_or, |x| x),
-            Op::BitXor => fold(sources, count, to, |x| x, T::bit_xor, |x| x),
-            Op::All => fold(sources, count, to, T::truth, T::all, |x| x),
-            Op::Any => fold(sources, count, to, T::truth, T::any, |x| x),
+            Op::BitAnd if T::HAS_BITS && !T::IS_SIGNED => fold(sources, count, to, |x| x, T::bit_and, |x| x),
+            Op::BitOr if T::HAS_BITS && !T::IS_SIGNED => fold(sources, count, to, |x| x, T::bit_or, |x| x),
+            Op::BitXor if T::HAS_BITS && !T::IS_SIGNED => fold(sources, count, to, |x| x, T::bit_xor, |x| x),
+            Op::All if T::HAS_BITS && !T::IS_SIGNED => fold(sources, count, to, T::truth, T::all, |x| x),
+            Op::Any if T::HAS_BITS && !T::IS_SIGNED => fold(sources, count, to, T::truth, T::any, |x| x),
             Op::Avg => fold(sources, count, to, T::wide, |a, x| T::wide_sum(a, x.wide()), |sum| T::mean(sum, ranks)),
+            _ => {} // as in `pass_by_op`
         }
     }
 }
@@ -167,7 +234,7 @@ struct To<'a, T> {
 /// # Safety
 /// As for [`reduce`].
 #[inline(always)]
-unsafe fn fold<T: Element, A: Copy>(
+unsafe fn fold<T: Arithmetic, A: Copy>(
     sources: &[*const T],
     count: usize,
     to: To<'_, T>,
@@ -180,6 +247,7 @@ unsafe fn fold<T: Element, A: Copy>(
         _ => None,
     };
     let mut aside = [const { MaybeUninit::<T>::uninit() }; BLOCK];
+    let mut sums = [const { MaybeUninit::<A>::uninit() }; BLOCK];
     for start in (0..count).step_by(BLOCK) {
         let length = BLOCK.min(count - start);
         // SAFETY: inside the caller's ranges. The output is no source: either apart or ours.
@@ -190,21 +258,11 @@ unsafe fn fold<T: Element, A: Copy>(
             };
             let read = |source: *const T| std::slice::from_raw_parts(source.add(start), length);
             match sources {
-                [a] => each(out, [read(*a)], |[a]| last(first(a))),
-                [a, b] => each(out, [read(*a), read(*b)], |[a, b]| last(next(first(a), b))),
-                [a, b, c] => {
-                    let sources = [read(*a), read(*b), read(*c)];
-                    each(out, sources, |[a, b, c]| last(next(next(first(a), b), c)));
-                }
-                [a, b, c, d] => {
-                    let sources = [read(*a), read(*b), read(*c), read(*d)];
-                    each(out, sources, |[a, b, c, d]| last(next(next(next(first(a), b), c), d)));
-                }
-                [front @ .., end] => {
-                    let mut sums = [const { MaybeUninit::<A>::uninit() }; BLOCK];
+                [a] => out.iter_mut().zip(read(*a)).for_each(|(out, a)| _ = out.write(last(first(*a)))),
+                [a, b] => two(out, read(*a), read(*b), |a, b| last(next(first(a), b))),
+                [a, b, middle @ .., end] => {
                     let sums = &mut sums[..length];
-                    let [a, b, middle @ ..] = front else { unreachable!("five sources or more") };
-                    each(sums, [read(*a), read(*b)], |[a, b]| next(first(a), b));
+                    two(sums, read(*a), read(*b), |a, b| next(first(a), b));
                     for source in middle {
                         for (sum, x) in sums.iter_mut().zip(read(*source)) {
                             sum.write(next(sum.assume_init(), *x));
@@ -230,10 +288,9 @@ unsafe fn fold<T: Element, A: Copy>(
 }
 
 #[inline(always)]
-fn each<T: Copy, A, const N: usize>(out: &mut [MaybeUninit<A>], sources: [&[T]; N], make: impl Fn([T; N]) -> A) {
-    let sources = sources.map(|source| &source[..out.len()]);
-    for (i, out) in out.iter_mut().enumerate() {
-        out.write(make(std::array::from_fn(|n| sources[n][i])));
+fn two<T: Copy, A>(out: &mut [MaybeUninit<A>], a: &[T], b: &[T], make: impl Fn(T, T) -> A) {
+    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        out.write(make(*a, *b));
     }
 }
 

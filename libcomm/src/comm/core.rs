@@ -101,7 +101,7 @@ impl Core {
             let settings = &job.settings;
             let steps = Steps::new(&job.mapping, &self.group, waiter, job.generation, progress, signature);
             let steps = steps.with_heap(job.mapped_heap()).checking(settings.verify, settings.fault);
-            body(&mut steps.choosing(settings.protocol, self.domains.as_ref()))
+            body(&mut steps.choosing(settings.protocol, self.domains.as_ref()).crowded(job.crowded))
         });
         if result.is_ok() {
             // All members were in this call, so all have returned from those that the graves are from.

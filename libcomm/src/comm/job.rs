@@ -15,12 +15,15 @@ use crate::shm::recorder::{CallState, SHORT_CALL};
 use crate::shm::segment::Mapping;
 use crate::shm::wait::Waiter;
 use crate::signature::Signature;
+use crate::usable_cpus;
 
 /// A rank in one generation of its job.
 pub(super) struct Job {
     pub(super) settings: Settings,
     pub(super) mapping: Mapping,
     pub(super) generation: u32,
+    /// Whether the ranks share few CPUs: the same on all of them.
+    pub(super) crowded: bool,
     pub(super) guard: ForkGuard,
     /// The windows, mapped by the first that needs them.
     heap: OnceLock<Heap>,
@@ -36,10 +39,12 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(mapping: Mapping, settings: Settings, generation: u32) -> Job {
+        let crowded = usable_cpus::are_few(mapping.view());
         Job {
             settings,
             mapping,
             generation,
+            crowded,
             guard: ForkGuard::new(),
             heap: OnceLock::new(),
             opening: Mutex::new(()),

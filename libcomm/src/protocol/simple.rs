@@ -9,7 +9,7 @@
 //! make is ever used.
 #![expect(unsafe_code, reason = "copies between user memory and slots")]
 
-use std::slice;
+use std::{mem, slice};
 
 use crate::choose::{Protocol, Ranks};
 use crate::domains::Domains;
@@ -27,7 +27,7 @@ use crate::shm::text;
 use crate::shm::wait::{Stop, Waiter};
 use crate::signature::Signature;
 use crate::simd::{copy_streaming, copy_to_shared};
-use crate::verify::{Verify, checksum};
+use crate::verify::{Sum, Verify, checksum, copy_and_sum};
 
 /// The two places for data in a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,6 +72,15 @@ impl Progress {
     }
 }
 
+/// Checksums of the chunks of a call's result, as far as it was read.
+#[derive(Default)]
+struct ResultSums {
+    sums: Vec<u64>,
+    /// Of the chunk that is being read.
+    sum: Sum,
+    summed: usize,
+}
+
 /// One call's way through the steps.
 pub(crate) struct Steps<'a> {
     mapping: &'a Mapping,
@@ -79,6 +88,8 @@ pub(crate) struct Steps<'a> {
     heap: Option<&'a Heap>,
     waiter: &'a Waiter,
     signature: Signature,
+    /// What of it is in one word.
+    kind: u64,
     generation: u32,
     progress: &'a mut Progress,
     greeted: bool,
@@ -86,6 +97,7 @@ pub(crate) struct Steps<'a> {
     full: bool,
     protocol: Option<Protocol>,
     domains: Option<&'a Domains>,
+    crowded: bool,
     fault: Option<Fault>,
     /// Reduced shares put so far in this call.
     shares: u64,
@@ -95,6 +107,7 @@ pub(crate) struct Steps<'a> {
     streaming: bool,
     /// Where a share is reduced to while checksums are on, so that they come from before the copy to the slot.
     scratch: Vec<u64>,
+    result_sums: ResultSums,
 }
 
 impl<'a> Steps<'a> {
@@ -113,6 +126,7 @@ impl<'a> Steps<'a> {
             heap: None,
             waiter,
             signature,
+            kind: signature.kind_word(),
             generation,
             progress,
             greeted: false,
@@ -120,18 +134,26 @@ impl<'a> Steps<'a> {
             full: false,
             protocol: None,
             domains: None,
+            crowded: false,
             fault: None,
             shares: 0,
             steps: 0,
             faulty: false,
             streaming: false,
             scratch,
+            result_sums: ResultSums::default(),
         }
     }
 
     /// Says what is forced, and which ranks are near each other.
     pub(crate) fn choosing(mut self, protocol: Option<Protocol>, domains: Option<&'a Domains>) -> Steps<'a> {
         (self.protocol, self.domains) = (protocol, domains);
+        self
+    }
+
+    /// Says that the ranks share few CPUs.
+    pub(crate) fn crowded(mut self, crowded: bool) -> Steps<'a> {
+        self.crowded = crowded;
         self
     }
 
@@ -261,7 +283,7 @@ impl<'a> Steps<'a> {
         let stamp = self.stamp();
         let post = self.group.post_of(view, self.rank(), stamp);
         if !self.greeted {
-            post.kind.store(self.signature.kind_word(), Relaxed);
+            post.kind.store(self.kind, Relaxed);
             post.count.store(self.signature.count, Relaxed);
         }
         store_inline(&post.inline, data);
@@ -298,6 +320,24 @@ impl<'a> Steps<'a> {
         }
     }
 
+    /// How many steps of this communicator this rank has posted.
+    pub(crate) fn posted(&self) -> u64 {
+        self.progress.posted
+    }
+
+    /// Waits until `rank` has posted as many; after the first step of a call only.
+    pub(crate) fn await_count(&self, rank: u32, posted: u64) -> Result<(), CommError> {
+        debug_assert!(self.greeted);
+        let stamp = Stamp::new(self.generation, posted);
+        let done = self.group.await_post(self.view(), self.waiter, rank, stamp);
+        done.map_err(|stop| self.explain(stop))
+    }
+
+    /// Rank 0's slot of a step, for a way in which others write there, too. It has room for two chunks.
+    pub(crate) fn slot_of_first(&self, step: u64) -> *mut u8 {
+        self.group.slot(self.mapping, 0, step)
+    }
+
     /// Of two ranks: waits until the other has posted the step `back` before the one that this rank posted last. After
     /// the first step of a call only.
     pub(crate) fn await_other(&mut self, back: u64) -> Result<(), CommError> {
@@ -329,15 +369,26 @@ impl<'a> Steps<'a> {
             return Ok(());
         }
         self.greeted = true;
+        let (view, stamp, me) = (self.view(), self.stamp(), self.rank());
+        let (kind, count) = (self.kind, self.signature.count);
+        for rank in (0..self.size()).filter(|rank| *rank != me) {
+            let post = self.group.post_of(view, rank, stamp);
+            if post.kind.load(Relaxed) != kind || post.count.load(Relaxed) != count {
+                return Err(self.mismatch());
+            }
+        }
+        Ok(())
+    }
+
+    /// The error that names both sides. Not in line: small messages are on their way past here.
+    #[cold]
+    #[inline(never)]
+    fn mismatch(&self) -> CommError {
         let (view, stamp) = (self.view(), self.stamp());
         let words = |rank: u32| {
             let post = self.group.post_of(view, rank, stamp);
             [self.signature.number, post.kind.load(Relaxed), post.count.load(Relaxed)]
         };
-        let ours = self.signature.to_words();
-        if (0..self.size()).all(|rank| words(rank) == ours) {
-            return Ok(());
-        }
         // All have agreed on every call before, so this one has the same number on all ranks.
         let word = self.signature.communicator_word();
         let called = |rank: u32| Signature::from_words(words(rank)).map(|call| call.with_communicator_word(word));
@@ -347,9 +398,9 @@ impl<'a> Steps<'a> {
         match (first, called(other)) {
             (Some(a), Some(b)) => {
                 let (rank_a, rank_b) = (self.group.in_segment(0), self.group.in_segment(other));
-                Err(CommError::Mismatch { rank_a, a, rank_b, b })
+                CommError::Mismatch { rank_a, a, rank_b, b }
             }
-            _ => Err(CommError::Internal("a signature cannot be read".into())),
+            _ => CommError::Internal("a signature cannot be read".into()),
         }
     }
 
@@ -381,6 +432,30 @@ impl<'a> Steps<'a> {
         }
     }
 
+    /// Where the checksum of `bytes` bytes at the front of a slot lies if it comes right behind them, in a line that the
+    /// reader fetches anyway. There is room, since a slot has two regions.
+    pub(crate) fn sum_behind(slot: *mut u8, bytes: usize) -> *mut u64 {
+        slot.wrapping_add(bytes.next_multiple_of(8)).cast()
+    }
+
+    /// Copies to the front of the slot; where checksums are wanted, one comes behind.
+    ///
+    /// # Safety
+    /// `source` is readable for `bytes` bytes, which the slot has, and the slot is reclaimed.
+    pub(crate) unsafe fn fill_front(&self, source: *const u8, bytes: usize, chunk: u64) {
+        if !self.verify {
+            // SAFETY: the caller's.
+            return unsafe { self.fill(Region::Chunk, 0, source, bytes) };
+        }
+        let (slot, mut sum) = (self.slot(Region::Chunk, 0), self.next_sum());
+        // SAFETY: as above; the slot is ours until we post, since its readers are done.
+        unsafe {
+            copy_and_sum(copy_to_shared, source, slot, bytes, &mut sum);
+            Self::sum_behind(slot, bytes).write(sum.end());
+            self.maybe_damage(Stage::Chunk, chunk, slot, bytes);
+        }
+    }
+
     /// Copies into a region of the slot, without a checksum.
     ///
     /// # Safety
@@ -402,13 +477,27 @@ impl<'a> Steps<'a> {
             unsafe { self.maybe_damage(Stage::Reduction, self.shares, source.cast_mut(), piece.bytes) };
             self.shares += 1;
         }
-        // SAFETY: the caller's.
-        unsafe { self.fill(piece.region, piece.offset, source, piece.bytes) };
-        if self.verify {
-            let sum = self.sum_place(self.rank(), self.progress.posted, piece.index);
-            // SAFETY: as above.
-            unsafe { *sum = checksum(bytes_at(source, piece.bytes)) };
+        if !self.verify {
+            // SAFETY: the caller's.
+            return unsafe { self.fill(piece.region, piece.offset, source, piece.bytes) };
         }
+        let (target, mut sum) = (self.slot(piece.region, piece.offset), self.next_sum());
+        let place = self.sum_place(self.rank(), self.progress.posted, piece.index);
+        // SAFETY: the caller's source; the slot and its sums are ours until we post, since its readers are done.
+        unsafe {
+            copy_and_sum(copy_to_shared, source, target, piece.bytes, &mut sum);
+            place.write(sum.end());
+        }
+    }
+
+    /// An empty checksum of what this rank posts next.
+    pub(crate) fn next_sum(&self) -> Sum {
+        Sum::of_step(self.progress.posted)
+    }
+
+    /// An empty checksum of what was put in the step `back` before the one that this rank posted last.
+    pub(crate) fn sum_of(&self, back: u64) -> Sum {
+        Sum::of_step(self.progress.posted - 1 - back)
     }
 
     /// Fails unless what `arrived` of a piece that `rank` put in the last step is what left.
@@ -425,10 +514,17 @@ impl<'a> Steps<'a> {
         if !self.verify {
             return Ok(());
         }
-        // SAFETY: `rank` has posted and will not write before we post the next step.
-        let sent = unsafe { *self.sum_place(rank, self.progress.posted - 1, piece.index) };
+        let mut sum = self.sum_of(0);
         // SAFETY: the caller's.
-        let arrived = checksum(unsafe { bytes_at(arrived, piece.bytes) });
+        sum.add(unsafe { bytes_at(arrived, piece.bytes) });
+        // SAFETY: `rank` has posted and will not write before we post the next step.
+        let sent = unsafe { self.sum_place(rank, self.progress.posted - 1, piece.index).read() };
+        self.judge(rank, chunk, sent, sum)
+    }
+
+    /// Fails unless what arrived from `rank` has the checksum with which it left.
+    pub(crate) fn judge(&self, rank: u32, chunk: u64, sent: u64, arrived: Sum) -> Result<(), CommError> {
+        let arrived = arrived.end();
         match sent == arrived {
             true => Ok(()),
             false => {
@@ -438,22 +534,56 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Copies a piece that `rank` put in the last step to user memory, and checks it there.
+    /// Copies a piece that `rank` put in the last step to user memory, and checks what it copies.
     ///
     /// # Safety
     /// `target` is writable for the piece, and `rank` has been waited for.
     pub(crate) unsafe fn take(&self, rank: u32, piece: Piece, target: *mut u8, chunk: u64) -> Result<(), CommError> {
         debug_assert!(piece.offset + piece.bytes <= self.chunk_bytes());
         let slot = self.peer(rank, piece.region, piece.offset);
-        // SAFETY: the caller's target; the source is not written before we post the next step.
-        unsafe {
-            match self.streaming {
-                true => copy_streaming(slot, target, piece.bytes),
-                false => std::ptr::copy_nonoverlapping(slot, target, piece.bytes),
-            }
+        let copy = if self.streaming { copy_streaming } else { std::ptr::copy_nonoverlapping::<u8> };
+        if !self.verify {
+            // SAFETY: the caller's target; the source is not written before we post the next step.
+            unsafe { copy(slot, target, piece.bytes) };
+            return Ok(());
+        }
+        let mut sum = self.sum_of(0);
+        // SAFETY: as above, and for the sum as in `check`.
+        let sent = unsafe {
+            copy_and_sum(copy, slot, target, piece.bytes, &mut sum);
+            self.sum_place(rank, self.progress.posted - 1, piece.index).read()
         };
-        // SAFETY: just written.
-        unsafe { self.check(rank, piece, target, chunk) }
+        self.judge(rank, chunk, sent, sum)
+    }
+
+    /// Posts a step whose data travels in the post, and its checksum with it.
+    pub(crate) fn post_checked(&mut self, data: &[u8]) -> Result<(), CommError> {
+        debug_assert!(data.len() <= INLINE_BYTES - 8);
+        let (mut words, used) = ([0u64; INLINE_WORDS], data.len().div_ceil(8));
+        let mut sum = self.next_sum();
+        sum.add(data);
+        words[used] = sum.end();
+        let place = words.as_mut_ptr().cast::<u8>();
+        // SAFETY: the words have room for the data; any eight bytes are a word, and any word is bytes.
+        let posted = unsafe {
+            std::ptr::copy_nonoverlapping(data.as_ptr(), place, data.len());
+            self.maybe_damage(Stage::Chunk, 0, place, data.len());
+            bytes_at(place, 8 * (used + 1))
+        };
+        self.post_with(posted)
+    }
+
+    /// The `bytes` bytes that `rank` sent so in the last step, which all are known to have posted.
+    pub(crate) fn checked_of(&self, rank: u32, bytes: usize) -> Result<[u64; INLINE_WORDS], CommError> {
+        let (mut words, used) = ([0u64; INLINE_WORDS], bytes.div_ceil(8));
+        for (place, word) in words[..=used].iter_mut().zip(self.inline_of(rank)) {
+            *place = word.load(Relaxed);
+        }
+        let mut sum = self.sum_of(0);
+        // SAFETY: no more bytes than the words have, all of them initialized.
+        sum.add(unsafe { bytes_at(words.as_ptr().cast(), bytes) });
+        self.judge(rank, 0, words[used], sum)?;
+        Ok(words)
     }
 
     /// Room for `bytes` bytes that nobody else sees, aligned for any element.
@@ -476,7 +606,8 @@ impl<'a> Steps<'a> {
     }
 
     /// Compares the result of `bytes` bytes across the ranks, chunk by chunk. Costs a step for each 256 MiB of
-    /// checksums' worth, and nothing while checksums are off.
+    /// checksums' worth, and nothing while checksums are off. What [`sum_result`](Steps::sum_result) has summed of it
+    /// is not summed again.
     ///
     /// # Safety
     /// `result` is valid for `bytes` bytes.
@@ -484,32 +615,78 @@ impl<'a> Steps<'a> {
         if !self.verify || bytes == 0 {
             return Ok(());
         }
-        let chunk_bytes = self.chunk_bytes();
-        let chunks = bytes.div_ceil(chunk_bytes);
-        let per_step = chunk_bytes / 8;
-        for first in (0..chunks).step_by(per_step) {
-            let last = chunks.min(first + per_step);
+        if bytes <= self.chunk_bytes() {
+            // SAFETY: the caller's.
+            let sum = unsafe {
+                self.maybe_damage(Stage::Result, 0, result, bytes);
+                checksum(bytes_at(result, bytes))
+            };
+            self.post_with(&sum.to_ne_bytes())?;
+            self.await_all()?;
+            return self.compare(0, |rank| self.inline_of(rank)[0].load(Relaxed));
+        }
+        // SAFETY: the caller's.
+        unsafe { self.sum_result(result, bytes, bytes, usize::MAX) };
+        let ResultSums { sums, .. } = mem::take(&mut self.result_sums);
+        if sums.len() <= INLINE_WORDS {
+            let mut words = [[0; 8]; INLINE_WORDS];
+            words.iter_mut().zip(&sums).for_each(|(word, sum)| *word = sum.to_ne_bytes());
+            self.post_with(words[..sums.len()].as_flattened())?;
+            self.await_all()?;
+            return (0..sums.len())
+                .try_for_each(|chunk| self.compare(chunk as u64, |rank| self.inline_of(rank)[chunk].load(Relaxed)));
+        }
+        let per_step = self.chunk_bytes() / 8;
+        for (step, sums) in (0..).zip(sums.chunks(per_step)) {
             self.reclaim()?;
-            for chunk in first..last {
-                let at = chunk * chunk_bytes;
-                let length = chunk_bytes.min(bytes - at);
-                // SAFETY: inside the result; the slot is reclaimed and holds `per_step` words.
-                unsafe {
-                    self.maybe_damage(Stage::Result, chunk as u64, result.add(at), length);
-                    let sum = checksum(bytes_at(result.add(at), length));
-                    self.slot(Region::Chunk, 8 * (chunk - first)).cast::<u64>().write(sum);
-                }
-            }
+            let slot = self.slot(Region::Chunk, 0).cast::<u64>();
+            // SAFETY: the slot is reclaimed and holds `per_step` words.
+            unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), slot, sums.len()) };
             self.post()?;
             self.await_all()?;
-            for chunk in first..last {
+            for number in 0..sums.len() {
                 // SAFETY: all have posted that many words.
-                let sum =
-                    |rank: u32| unsafe { self.peer(rank, Region::Chunk, 8 * (chunk - first)).cast::<u64>().read() };
-                self.compare(chunk as u64, sum)?;
+                let sum = |rank: u32| unsafe { self.peer(rank, Region::Chunk, 8 * number).cast::<u64>().read() };
+                self.compare((step * per_step + number) as u64, sum)?;
             }
         }
         Ok(())
+    }
+
+    /// Reads up to `most` bytes more of a result of `bytes` bytes, of which `made` are made, and sums them: so that what was
+    /// written past the caches is on its way back while the next chunk is made.
+    ///
+    /// # Safety
+    /// `result` is valid for `bytes` bytes, and the same in all of a call.
+    pub(crate) unsafe fn sum_result(&mut self, result: *mut u8, bytes: usize, made: usize, most: usize) {
+        let chunk_bytes = self.chunk_bytes();
+        // A fault is made in a chunk that is there as a whole, before any of it is read.
+        let ready = if self.fault.is_some() && made < bytes { made / chunk_bytes * chunk_bytes } else { made };
+        let mut left = most;
+        while self.result_sums.summed < ready && left > 0 {
+            let at = self.result_sums.summed;
+            let chunk_end = bytes.min((at / chunk_bytes + 1) * chunk_bytes);
+            // Pieces of a sum are whole words, but for the last.
+            let piece = left.min(ready - at);
+            let piece = if piece < chunk_end - at { piece / 8 * 8 } else { chunk_end - at };
+            if piece == 0 {
+                return;
+            }
+            // SAFETY: inside the result.
+            let read = unsafe {
+                if at.is_multiple_of(chunk_bytes) {
+                    self.maybe_damage(Stage::Result, (at / chunk_bytes) as u64, result.add(at), chunk_end - at);
+                }
+                bytes_at(result.add(at), piece)
+            };
+            let sums = &mut self.result_sums;
+            sums.sum.add(read);
+            sums.summed += piece;
+            left -= piece;
+            if sums.summed == chunk_end {
+                sums.sums.push(mem::take(&mut sums.sum).end());
+            }
+        }
     }
 
     /// Names the first rank that differs from what most have, and the first of those.
@@ -550,6 +727,10 @@ impl Ranks for Steps<'_> {
 
     fn has_domains(&self) -> bool {
         self.domains.is_some()
+    }
+
+    fn are_crowded(&self) -> bool {
+        self.crowded
     }
 }
 

@@ -8,7 +8,7 @@ use super::atomic::{AtomicU32, AtomicU64};
 /// First eight bytes of a segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"libcomm\x01");
 /// Raised with every change of this file that an older libcomm would misread.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 /// The longest job id, in bytes.
 pub const JOB_ID_BYTES: usize = 128;
 /// Most ranks that one segment serves.
@@ -92,6 +92,8 @@ pub struct Status {
     pub dropped: AtomicU32,
     /// The cache, NUMA node and package that its CPUs are in, each plus 1, 0 for unknown or several.
     pub domains: [AtomicU32; 3],
+    /// How many CPUs its control group or its settings leave it, 0 for no limit.
+    pub cpu_limit: AtomicU32,
 }
 
 /// One step as its rank announces it: a stamp, what was called, and payload that needs no slot.

@@ -4,6 +4,8 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p libcomm --release --lib loom`
 
+use std::cell::Cell;
+
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -47,6 +49,7 @@ impl Words {
                 pid_namespace: long(),
                 dropped: word(),
                 domains: [word(), word(), word()],
+                cpu_limit: word(),
             },
             control: Control {
                 posts: std::array::from_fn(|_| Post { stamp: long(), kind: long(), count: long(), inline: longs() }),
@@ -218,9 +221,65 @@ fn loom_two_ranks_change_parts_after_a_call_that_reads_its_own_slot() {
     });
 }
 
+/// As in `chain.rs`: one running result in two halves of a chunk each, three rounds, to which rank 1 adds what it has. Rank 0
+/// fills the first half before its first post, and posts once more at the end.
+#[test]
+fn loom_a_chain_has_one_writer_at_a_time_and_all_read_what_is_complete() {
+    // With two preemptions it takes minutes.
+    both_with(1, |me, words, slots| {
+        const ROUNDS: u64 = 3;
+        let (view, waiter) = (words.view(), waiter(me));
+        let posted = Cell::new(0);
+        let post = || {
+            posted.set(posted.get() + 1);
+            view.post(me, step(posted.get()));
+        };
+        // Posts of a rank once it has reduced, and copied out, a round.
+        let reduced = |rank: u64, round: u64| step(rank + 2 * round + 1);
+        let copied = |rank: u64, round: u64| step(rank + 2 * round + 2);
+        let half = |round: u64| round % 2;
+        if me == 1 {
+            post();
+            view.await_post(&waiter, 0, step(1)).unwrap();
+        }
+        for round in 0..ROUNDS {
+            if me == 0 {
+                if round >= 2 {
+                    view.await_post(&waiter, 1, copied(1, round - 2)).unwrap();
+                }
+                put(slots, 0, half(round), value(0, round));
+            } else {
+                view.await_post(&waiter, 0, reduced(0, round)).unwrap();
+                let sum = take(slots, 0, half(round)) + value(1, round);
+                put(slots, 0, half(round), sum);
+            }
+            post();
+            if me == 0 && round == 0 {
+                view.await_post(&waiter, 1, step(1)).unwrap();
+            }
+            view.await_post(&waiter, 1, reduced(1, round)).unwrap();
+            assert_eq!(take(slots, 0, half(round)), value(0, round) + value(1, round));
+            post();
+        }
+        if me == 0 {
+            post();
+        }
+        // The next call, whatever it is: rank 0 writes a slot once all have posted as many steps.
+        if me == 0 {
+            view.await_post(&waiter, 1, step(posted.get())).unwrap();
+            put(slots, 0, 0, 0);
+            put(slots, 0, 1, 0);
+        }
+    });
+}
+
 /// Runs two ranks at once.
 fn both(rank: impl Fn(u32, &Words, &Slots) + Copy + Send + Sync + 'static) {
-    model(2, move || {
+    both_with(2, rank);
+}
+
+fn both_with(preemptions: usize, rank: impl Fn(u32, &Words, &Slots) + Copy + Send + Sync + 'static) {
+    model(preemptions, move || {
         let (words, slots) = (Words::new(2), slots());
         let other = {
             let (words, slots) = (words.clone(), slots.clone());

@@ -56,3 +56,36 @@ pub(super) unsafe fn run<T: Element>(
     unsafe { reduce(op, &sources[..ranks], count, &[recv], false) };
     Ok(())
 }
+
+/// What travels with its checksum in a post.
+pub(super) const CHECKED_BYTES: usize = INLINE_BYTES - 8;
+
+/// The same with a checksum behind the data.
+///
+/// # Safety
+/// As for [`super::run`]; the data fits [`CHECKED_BYTES`], and there are up to [`RANKS`] ranks.
+pub(super) unsafe fn run_checked<T: Element>(
+    steps: &mut Steps<'_>,
+    send: *const T,
+    recv: *mut T,
+    count: usize,
+    op: Op,
+) -> Result<(), CommError> {
+    let (ranks, bytes) = (steps.size() as usize, count * size_of::<T>());
+    debug_assert!(bytes <= CHECKED_BYTES && ranks <= RANKS);
+    // SAFETY: the caller's.
+    steps.post_checked(unsafe { bytes_at(send.cast(), bytes) })?;
+    steps.await_all()?;
+    let mut data = [const { MaybeUninit::<[u64; INLINE_WORDS]>::uninit() }; RANKS];
+    let mut sources = [std::ptr::null::<T>(); RANKS];
+    for ((rank, data), source) in (0..ranks as u32).zip(&mut data).zip(&mut sources) {
+        *source = match rank == steps.rank() {
+            true => send,
+            false => data.write(steps.checked_of(rank, bytes)?).as_ptr().cast(),
+        };
+    }
+    // SAFETY: as many words as the elements take were written, aligned for any of them; the rest is the caller's. In place,
+    // each element is read before its place is written.
+    unsafe { reduce(op, &sources[..ranks], count, &[recv], false) };
+    Ok(())
+}

@@ -1,5 +1,6 @@
 //! AllReduce: everyone gets the reduction of all.
 
+mod chain;
 mod hierarchical;
 mod inline;
 mod ll;
@@ -57,9 +58,15 @@ pub(crate) unsafe fn run<T: Element>(
             return Ok(());
         }
         let kept = Kept::of(steps, send, count);
+        let small = bytes <= inline::CHECKED_BYTES && steps.size() as usize <= inline::RANKS;
         match choose(algorithm, &*steps, bytes, T::TYPE, op) {
+            _ if small && bytes != 0 && algorithm.is_none() && steps.verifies() => {
+                inline::run_checked(steps, send, recv, count, op)?;
+            }
             Algorithm::OneShot => one_shot::run(steps, send, recv, count, op)?,
-            Algorithm::TwoShot => two_shot::run(steps, send, recv, count, op)?,
+            // Checksums are of slots, and faults are made there.
+            Algorithm::Chain if !steps.verifies() && !steps.has_fault() => chain::run(steps, send, recv, count, op)?,
+            Algorithm::TwoShot | Algorithm::Chain => two_shot::run(steps, send, recv, count, op)?,
             Algorithm::Ring => ring::run(steps, send, recv, count, op)?,
             Algorithm::Hierarchical { .. } => match steps.domains() {
                 Some(domains) => hierarchical::run(steps, domains, send, recv, count, op)?,

@@ -4,7 +4,7 @@
 //! into its result; then all wait for all. Each rank reads n x the bytes, so with three ranks and more it wins only where
 //! a step costs more than the data. With two ranks, as many bytes cross from core to core as in two-shot (each byte of
 //! each rank once), in one step less and without the copy back: it wins at every size, and has a file of its own
-//! (`pair.rs`), except where checksums are made.
+//! (`pair.rs`).
 #![expect(unsafe_code, reason = "user memory comes as pointers")]
 
 use std::ops::Range;
@@ -38,8 +38,8 @@ pub(super) unsafe fn run<T: Element>(
     // SAFETY: the caller's.
     unsafe {
         match steps.verifies() {
+            checked if steps.size() == 2 && (checked || !steps.has_fault()) => pair::run(steps, send, recv, count, op),
             true => run_checked(steps, send, recv, count, op),
-            false if steps.size() == 2 && !steps.has_fault() => pair::run(steps, send, recv, count, op),
             false => run_unchecked(steps, send, recv, count, op),
         }
     }

@@ -28,7 +28,7 @@ pub(super) unsafe fn run<T: Element>(
     let chunks = count.div_ceil(per_chunk);
     let ranks = steps.size();
     let me = steps.rank();
-    let streaming = super::is_streaming(count * size_of::<T>()) && !steps.verifies();
+    let streaming = super::is_streaming(count * size_of::<T>());
     steps.stream_results(streaming);
     for step in 0..=chunks {
         steps.reclaim()?;
