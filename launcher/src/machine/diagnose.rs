@@ -263,7 +263,11 @@ mod tests {
         machine.devices[3].link.speed = Speed::of_generation(1);
         let health = health::of_gpu(&machine, &machine.gpus[1]).unwrap();
         assert_eq!(health.score(), health::AT_MOST);
-        assert!(health.text().contains("speed 12 % of 20 (under load, when it was last looked at)"), "{}", health.text());
+        assert!(
+            health.text().contains("speed 12 % of 20 (under load, when it was last looked at)"),
+            "{}",
+            health.text()
+        );
         assert!(health::is_avoided(&machine, 1, 2) && machine.gpu_gb_s(1, 2) < 4.0);
         // Repaired, and seen at work again.
         machine.devices[3].link.speed = Speed::of_generation(5);
