@@ -13,7 +13,7 @@
 //! | worse errors | 15 | 1 if there was none while it was looked at, else 0 |
 //!
 //! One grave fault must not drown in what is fine: a link that has lost three quarters of its lanes, speed or
-//! bandwidth, that reports errors which are not repaired, or [`STORM_PER_SECOND`] errors a second that are, has
+//! bandwidth, that reports errors which are not repaired, or ten errors a second that are, has
 //! [`AT_MOST`] at most, which is under the threshold.
 
 use serde_json::{Value, json};
