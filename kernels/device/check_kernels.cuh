@@ -3,13 +3,23 @@
 #include "check.cuh"
 #include "vec.cuh"
 
+// What only this GPU uses, behind the sums: where a block of these kernels adds up.
+constexpr u32 TOTALS_AT = SUMS_AT + (2 + MAX_RANKS) * CHECKS * 8;
+
 __device__ __forceinline__ u32 checks(const Args& a, u64 bytes) { return u32((bytes + (1ull << a.check) - 1) >> a.check); }
 
 // The sum of a chunk of a buffer of bytes, to all threads of the block.
+//
+// It is gathered in a word of global memory for each block, and no kernel here has shared memory: one that divides the
+// first-level cache otherwise than the kernel before it may have to wait until the GPU is idle, and so for kernels of other
+// ranks on this GPU that wait for it (ranks as threads of one process, as tests have them).
 __device__ __forceinline__ u64 chunk_sum(const Args& a, const u8* buffer, u64 bytes, u32 chunk) {
-    __shared__ u64 total;
-    __syncthreads();
-    if (threadIdx.x == 0) total = 0;
+    u64* total = (u64*)(a.own + TOTALS_AT) + blockIdx.x;
+    __syncthreads(); // all have read the last one
+    if (threadIdx.x == 0) {
+        atomicExch(total, 0);
+        __threadfence();
+    }
     __syncthreads();
     const u64 begin = u64(chunk) << a.check, end = begin + (1ull << a.check) < bytes ? begin + (1ull << a.check) : bytes;
     const bool aligned = ((u64)buffer & 15) == 0;
@@ -19,9 +29,13 @@ __device__ __forceinline__ u64 chunk_sum(const Args& a, const u8* buffer, u64 by
         sum += mix(pack.words[0], at / 8);
         if (at + 8 < bytes) sum += mix(pack.words[1], at / 8 + 1);
     }
-    atomicAdd(&total, sum);
+    for (u32 lanes = 16; lanes != 0; lanes /= 2) sum += __shfl_down_sync(~0u, sum, lanes);
+    if ((threadIdx.x & 31) == 0) {
+        atomicAdd(total, sum);
+        __threadfence();
+    }
     __syncthreads();
-    return total;
+    return *(volatile u64*)total;
 }
 
 // `count` is in bytes here.

@@ -19,12 +19,13 @@
 #pragma once
 #include "push.cuh"
 
-// Each line on the page of announcements, behind them: where the source's result lies in what it has registered.
+// Each line on the page of announcements, behind them: where the source's result lies in what it has registered, and the
+// same mixed with the epoch. Both words are of one call when they fit each other.
 constexpr u32 WHERE_AT = CALLED_AT + 2048;
 // What only this GPU uses: where each window of each rank lies, as this rank maps it; 0 for none.
 constexpr u32 WINDOWS_AT = 106496;
 constexpr u32 WINDOWS = 64;
-static_assert(WINDOWS_AT >= SUMS_AT + (2 + MAX_RANKS) * CHECKS * 8 && WINDOWS_AT + 8 * WINDOWS * MAX_RANKS <= 110592, "words of their own");
+static_assert(WINDOWS_AT >= SUMS_AT + (2 + MAX_RANKS) * CHECKS * 8 + 8 * MAX_BLOCKS && WINDOWS_AT + 8 * WINDOWS * MAX_RANKS <= 110592, "words of their own");
 
 __device__ __forceinline__ Words2* where(u8* arena, u32 source, u64 epoch) { return (Words2*)(arena + WHERE_AT) + 2 * source + (epoch & 1); }
 // Blocks of a ring have the same counters (`ring.cuh`), which only ever grow.
@@ -33,22 +34,24 @@ __device__ __forceinline__ u64* delivered(u8* arena) { return (u64*)(arena + HEA
 // Where the peer's result lies, the same in all threads; null if it is not registered, or the wait was given up. `a.slot`:
 // this rank's place, its window's number + 1 in the upper 16 bits and the offset below, or 0.
 __device__ __forceinline__ u8* peer_result(const Args& a, u64 epoch) {
-    __shared__ u64 place;
     const u32 peer = a.rank ^ 1;
+    const Words2* there = where(a.arena[a.rank], peer, epoch);
+    bool came = true;
     if (threadIdx.x == 0) {
         Watch watch;
-        place = 0;
         for (;;) {
-            const Words2 line = load_words(where(a.arena[a.rank], peer, epoch));
-            if (line.x == epoch) {
-                if (a.slot != 0) place = line.y;
+            const Words2 line = load_words(there);
+            if (line.y == mix(line.x, epoch)) break;
+            if (watch.stop(a, peer, epoch)) {
+                came = false;
                 break;
             }
-            if (watch.stop(a, peer, epoch)) break;
         }
     }
-    __syncthreads();
-    if (place == 0) return nullptr;
+    if (!__syncthreads_and(came)) return nullptr;
+    // What thread 0 has seen, all see behind the barrier; it is written again in the next call but one.
+    const u64 place = load_words(there).x;
+    if (a.slot == 0 || place == 0) return nullptr;
     const u64* windows = (const u64*)(a.own + WINDOWS_AT) + peer * WINDOWS;
     return (u8*)windows[(place >> 48) - 1] + (place & ((1ull << 48) - 1));
 }
@@ -64,7 +67,7 @@ template <class T, int Depth, bool Whole> __device__ __forceinline__ void zero_c
     const u64 mine_at = (a.rank == 0 ? 0 : middle) + first, others_at = (a.rank == 0 ? middle : 0) + first;
     const u64 epoch = enter(a);
     if (epoch == 0) return;
-    if (blockIdx.x == 0 && threadIdx.x == 0) store_words(where(a.arena[peer], a.rank, epoch), epoch, a.slot);
+    if (blockIdx.x == 0 && threadIdx.x == 0) store_words(where(a.arena[peer], a.rank, epoch), a.slot, mix(a.slot, epoch));
     announce(a, epoch);
     u8* there = a.arena[peer] + a.push_at + (epoch & 1) * a.push_bytes;
     u8* here = a.arena[a.rank] + a.push_at + (epoch & 1) * a.push_bytes;

@@ -381,12 +381,6 @@ impl Device {
             let sums = Args { count: bytes, ..args };
             // SAFETY: as in `all_reduce`.
             unsafe { common.check_send.launch(self.check_blocks(), 512, call.stream, &sums)? };
-            // Ranks of one process on one GPU, as tests have them: put into the stream while these sums are still made, the
-            // call's kernel was seen to begin only once the other ranks' had ended, which wait for it (driver 580.159).
-            let driver = self.context.driver();
-            if self.machine.sharing > 1 && !call.stream.is_capturing(driver)? {
-                call.stream.synchronize(driver)?;
-            }
         }
         Ok(args)
     }
