@@ -76,9 +76,9 @@ must "every rank sees the same list" test "$("$prun" -n "$gpus" sh -c 'echo $CUD
 echo "== a link that is known as ill"
 known=$(ls "$XDG_CACHE_HOME"/prun/links-*)
 cp "$known" "$out/known.toml"
-for gpu in $(sed -n 's/^gpus = //p' "$known" | tr -d '[]" ' | tr ',' ' '); do
-    printf '[[errors]]\ngpu = "%s"\n[errors.rates]\ncorrectable_per_s = 0.0\nworse = 3\n' "$gpu" >>"$known"
-done
+first=$(sed -n 's/^gpus = \["\([^"]*\)".*/\1/p' "$known")
+ill="errors = [{ gpu = \"$first\", rates = { correctable-per-s = 0.0, worse = 3 } }]"
+sed "/^errors = /d; /^\[\[errors\]\]/,\$d; s/^gpus = .*/&\n$ill/" "$out/known.toml" >"$known"
 timeout 60 "$prun" -n "$gpus" sh -c 'echo "rank $PRUN_RANK: health of the worst link $PRUN_LINK_HEALTH"'
 must "libcomm is told that a link is ill" test "$("$prun" -n "$gpus" sh -c 'echo $PRUN_LINK_HEALTH' | sort -u | head -1)" -lt 60
 timeout 100 "$prun" bench allreduce --device -n "$gpus" --sizes 128M,256M --batches 5 2>&1 | tail -4
