@@ -221,7 +221,8 @@ fn a_rank_that_ends_at_any_step_of_any_collective_is_named_by_all() {
 #[test]
 fn a_rank_that_ends_at_any_step_is_named_whatever_way_the_data_goes() {
     let (short, shared, long) = (9, 10, 15);
-    let ways: [(u32, u32, &[(&str, &str)]); 12] = [
+    type Way = (u32, u32, &'static [(&'static str, &'static str)]);
+    let ways: [Way; 12] = [
         (2, short, &[]),
         (2, shared, &[]),
         (2, long, &[]),
