@@ -56,7 +56,7 @@ fn what_cannot_be_measured_is_refused_in_one_sentence() {
         (&["reduce", "-r", "2"], "there is no rank 2 among 2"),
         (&["allgather", "-b", "1", "-e", "2"], "there is no message to measure"),
         (&["allreduce", "--against", "nccl"], "are measured between GPUs only"),
-        (&["broadcast", "--device"], "is not measured between GPUs"),
+        (&["reduce", "--device"], "is not measured between GPUs"),
     ];
     for (words, message) in table {
         bench(words).expect_code(125).expect_message(message);
