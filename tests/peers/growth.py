@@ -75,8 +75,8 @@ def draw(results, title):
         limit = [(size, us) for size, us in limit if us >= 10 ** low_y]
         path = " ".join(f"{x(size):.1f},{y(us):.1f}" for size, us in limit)
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-dasharray="4 4"/>')
-        size, us = points[-1]
-        out.append(text(x(size) + 6, y(us) + 4, f"n = {ranks}", f'fill="{colour}"'))
+        first, its = points[0]  # where the lines are furthest apart
+        out.append(text(x(first) + 4, y(its) - 5, f"n = {ranks}", f'fill="{colour}"'))
     return "\n".join([*out, "</svg>", ""])
 
 
