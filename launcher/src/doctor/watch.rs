@@ -31,6 +31,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const TEST_INTERVAL: Duration = Duration::from_millis(200);
 /// How long prun waits at the end of a job for the last look.
 const LAST_LOOK: Duration = Duration::from_millis(300);
+
 /// The GPUs at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Look {
