@@ -15,6 +15,8 @@ pub(crate) mod plan;
 mod registry;
 mod seen;
 mod setup;
+#[cfg(test)]
+mod table; // what `build.rs` does with the table of paths
 mod told;
 mod windows;
 

@@ -1,6 +1,7 @@
 //! How a device AllReduce goes: path and shape of the launches, from what all ranks agree on. Pure.
 //!
-//! The figures are measured: `configs/protocol-choice.toml` has the card, the date and the command.
+//! Which path a message takes at which size is measured: `configs/protocol-choice.toml` says it, with the card, the date and
+//! the command. The shapes are here.
 
 use super::arena::{Arena, COPY_SLOTS};
 
@@ -70,6 +71,14 @@ pub(crate) struct Machine {
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
+// PAIR, MORE, IN_HOST, BROADCAST_PAIR and BROADCAST_MORE: the table, made by `build.rs`.
+include!(concat!(env!("OUT_DIR"), "/protocol_choice.rs"));
+
+/// The path that messages of `bytes` bytes take: that of the first row which goes so far. The last one goes on for ever.
+fn pick(rows: &[(u64, Path)], bytes: u64) -> Path {
+    rows.iter().find(|(up_to, _)| bytes <= *up_to).map_or(Path::Ring, |(_, path)| *path)
+}
+
 /// The plan for a message of `bytes` bytes; `forced` where that path can take it.
 pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan {
     let pair = machine.ranks == 2;
@@ -79,22 +88,12 @@ pub(crate) fn plan(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan 
         Path::Copy => pair && machine.arena.copy_slot_bytes > 0,
         Path::Ring | Path::Staged | Path::Nccl => true,
     };
-    let wanted = match forced {
-        Some(path) => path,
-        None if bytes < if pair { 16 * KIB } else { 128 * KIB } => Path::Ll,
-        None if bytes <= 64 * MIB => Path::Push,
-        None => Path::Copy,
+    let rows = match (machine.in_host, pair) {
+        (true, _) => IN_HOST,
+        (false, true) => PAIR,
+        (false, false) => MORE,
     };
-    let wanted = match forced {
-        None if machine.in_host => {
-            if bytes <= 128 * KIB {
-                Path::Ll
-            } else {
-                Path::Ring
-            }
-        }
-        _ => wanted,
-    };
+    let wanted = forced.unwrap_or_else(|| pick(rows, bytes));
     let path = [wanted, Path::Push, Path::Copy].into_iter().find(|path| fits(*path)).unwrap_or(Path::Ring);
     gentle(shape(machine, bytes, path), machine.link_health)
 }
@@ -121,9 +120,8 @@ pub(crate) fn plan_in_order(machine: &Machine, bytes: u64) -> Plan {
     shape(machine, bytes.min(machine.arena.ll_message()), Path::Ll)
 }
 
-/// The plan for a broadcast of `bytes` bytes: lines to everyone while it is short, then data that tells itself that it has
-/// come where two ranks map each other, else slots that each rank passes on. Longer messages than a path takes at once go
-/// in several launches.
+/// The plan for a broadcast of `bytes` bytes: lines to everyone, data that tells itself that it has come where two ranks map
+/// each other, or slots that each rank passes on. Longer messages than a path takes at once go in several launches.
 pub(crate) fn plan_broadcast(machine: &Machine, bytes: u64, forced: Option<Path>) -> Plan {
     let pushes = machine.ranks == 2 && machine.arena.push_bytes > 0;
     let path = match forced {
@@ -131,9 +129,7 @@ pub(crate) fn plan_broadcast(machine: &Machine, bytes: u64, forced: Option<Path>
         Some(Path::Ll) => Path::Ll,
         Some(Path::Push | Path::Copy) if pushes => Path::Push,
         Some(Path::Ring) => Path::Ring,
-        _ if bytes < 16 * KIB || (!pushes && bytes <= 64 * KIB) => Path::Ll,
-        _ if pushes => Path::Push,
-        _ => Path::Ring,
+        _ => pick(if pushes { BROADCAST_PAIR } else { BROADCAST_MORE }, bytes),
     };
     let bytes = match path {
         Path::Ll => bytes.min(machine.arena.ll_message()),
@@ -244,6 +240,13 @@ mod tests {
         for forced in [Path::Push, Path::Copy, Path::Ring] {
             assert_eq!(path(8 * MIB, Some(forced)), Path::Ring);
         }
+    }
+
+    #[test]
+    fn a_row_ends_with_its_last_byte_and_the_last_row_never() {
+        let rows = [(15, Path::Ll), (64, Path::Push), (u64::MAX, Path::Copy)];
+        let picked = [0, 15, 16, 64, 65, u64::MAX].map(|bytes| pick(&rows, bytes));
+        assert_eq!(picked, [Path::Ll, Path::Ll, Path::Push, Path::Push, Path::Copy, Path::Copy]);
     }
 
     #[test]
