@@ -49,24 +49,49 @@ fn a_lone_c_program_is_rank_0_of_1_and_every_error_has_a_sentence() {
     assert!(text.ends_with("rank 0 of 1: fine\n"), "{text}");
 }
 
-#[test]
-fn two_ranks_in_c_with_the_static_library() {
-    let program = compile("calls", &["libcomm.a", "-lpthread", "-ldl", "-lm"]);
-    let segment = JobSegment::create("c", 2, 2).unwrap();
+/// What two ranks of a program print, with `extra` in their environment.
+fn two_ranks(program: &Path, job: &str, extra: &[(&str, &Path)]) -> [String; 2] {
+    let segment = JobSegment::create(job, 2, 2).unwrap();
     let fd = rustix::io::dup(segment.as_fd()).unwrap();
     let rank = |rank: u32| {
-        let mut command = Command::new(&program);
+        let mut command = Command::new(program);
         command
             .env(env::RANK, rank.to_string())
             .env(env::SIZE, "2")
-            .env(env::JOB_ID, "c")
-            .env(env::SEGMENT_FD, fd.as_raw_fd().to_string());
-        assert!(run(&mut command).ends_with(&format!("rank {rank} of 2: fine\n")));
+            .env(env::JOB_ID, job)
+            .env(env::SEGMENT_FD, fd.as_raw_fd().to_string())
+            .envs(extra.iter().copied());
+        run(&mut command)
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| rank(1));
-        rank(0);
-    });
+        let second = scope.spawn(|| rank(1));
+        [rank(0), second.join().unwrap()]
+    })
+}
+
+#[test]
+fn two_ranks_in_c_with_the_static_library() {
+    let program = compile("calls", &["libcomm.a", "-lpthread", "-ldl", "-lm"]);
+    for (rank, text) in two_ranks(&program, "c", &[]).iter().enumerate() {
+        assert!(text.ends_with(&format!("rank {rank} of 2: fine\n")), "{text}");
+    }
+}
+
+#[test]
+fn a_driver_that_finds_no_gpu_is_in_the_way_of_no_call_on_host_memory() {
+    // In the process already, as PyTorch has it where CUDA_VISIBLE_DEVICES is empty.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (source, driver) = (folder.join("no_gpu.c"), folder.join("no_gpu.so"));
+    let text = r#"
+        #include <unistd.h>
+        int cuInit(unsigned flags) { return write(1, "cuInit\n", 7) == 7 && flags == 0 ? 100 : 1; }
+    "#;
+    std::fs::write(&source, text).unwrap();
+    run(Command::new("cc").args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]).arg(&driver).arg(source));
+    let program = compile("calls", &["libcomm.a", "-lpthread", "-ldl", "-lm", "-lc"]);
+    for (rank, text) in two_ranks(&program, "no-gpu", &[("LD_PRELOAD", &driver)]).iter().enumerate() {
+        assert_eq!(*text, format!("cuInit\nrank {rank} of 2: fine\n"));
+    }
 }
 
 #[test]

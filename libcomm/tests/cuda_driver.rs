@@ -27,6 +27,7 @@ fn no_driver_is_an_error_that_says_so() {
     let error = failure(&PathBuf::from("/nowhere/libcuda.so.1"));
     assert!(matches!(&error, CudaError::NoDriver(_)), "{error}");
     assert!(error.to_string().starts_with("cannot load the CUDA driver: "), "{error}");
+    assert!(error.means_no_gpu());
 }
 
 #[test]
@@ -44,6 +45,7 @@ fn a_driver_that_cannot_start_is_an_error_with_its_own_words() {
     let error = failure(&library("no_device", source));
     assert_eq!(error.to_string(), "cuInit: CUDA_ERROR_NO_DEVICE (100)");
     assert_eq!(error.status(), Some(100));
+    assert!(error.means_no_gpu());
 }
 
 #[test]
@@ -62,6 +64,7 @@ fn a_status_that_nobody_knows_and_a_function_that_is_missing_are_errors_and_the_
         assert_eq!(number, 99000);
         let error = driver.device_count(&mut number).unwrap_err();
         assert_eq!(error.to_string(), "cuDeviceGetCount: unknown status (91700)");
+        assert!(!error.means_no_gpu());
         let error = driver.device_get(&mut number, 0).unwrap_err();
         assert_eq!(error.to_string(), "this CUDA driver has no cuDeviceGet");
     }

@@ -56,8 +56,7 @@ impl Buffers {
         if matches!(self.operation, Operation::AllReduce | Operation::Broadcast) || !cuda::sys::is_loaded() {
             return Ok(());
         }
-        // A driver that is loaded and finds no GPU has given nobody memory.
-        let Ok(driver) = cuda::Driver::get() else { return Ok(()) };
+        let Some(driver) = cuda::Driver::with_gpu()? else { return Ok(()) };
         for (name, address) in [("send", send), ("recv", recv)] {
             if let PointerKind::Device(device) = PointerKind::of(driver, address as u64)? {
                 let why = format!(

@@ -275,6 +275,7 @@ impl Comm {
         stream: StreamRef,
     ) -> Result<&'a mut Device, CommError> {
         if slot.is_none() {
+            cuda::Driver::get()?; // what is wrong with it, rather than that it knows no GPU's memory
             let Some(ordinal) = device::device_of(operation, send, recv)? else {
                 let why = "no GPU reaches these buffers: they are plain host memory";
                 return Err(CommError::invalid(operation, why));

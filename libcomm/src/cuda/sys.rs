@@ -35,6 +35,28 @@ impl CudaError {
             _ => None,
         }
     }
+
+    /// Whether it says that this process cannot have a GPU's memory: it has no driver, or one that finds no GPU which it
+    /// serves.
+    pub fn means_no_gpu(&self) -> bool {
+        const STUB_LIBRARY: i32 = 34;
+        const NO_DEVICE: i32 = 100;
+        const SYSTEM_NOT_READY: i32 = 802;
+        const SYSTEM_DRIVER_MISMATCH: i32 = 803;
+        const COMPAT_NOT_SUPPORTED_ON_DEVICE: i32 = 804;
+        match self {
+            CudaError::NoDriver(_) => true,
+            CudaError::NoFunction(_) => false,
+            CudaError::Status { status, .. } => [
+                STUB_LIBRARY,
+                NO_DEVICE,
+                SYSTEM_NOT_READY,
+                SYSTEM_DRIVER_MISMATCH,
+                COMPAT_NOT_SUPPORTED_ON_DEVICE,
+            ]
+            .contains(status),
+        }
+    }
 }
 
 /// Result of every call.
@@ -191,6 +213,16 @@ impl Driver {
     pub fn get() -> Result<&'static Driver> {
         static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
         DRIVER.get_or_init(|| Driver::load(Path::new(LIBRARY))).as_ref().map_err(Clone::clone)
+    }
+
+    /// The same, `None` where nothing in this process can be a GPU's memory: `CUDA_VISIBLE_DEVICES` may be empty beside a
+    /// program that has loaded the driver.
+    pub fn with_gpu() -> Result<Option<&'static Driver>> {
+        match Driver::get() {
+            Ok(driver) => Ok(Some(driver)),
+            Err(error) if error.means_no_gpu() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Loads that library and initializes it.

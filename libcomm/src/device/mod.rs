@@ -26,7 +26,7 @@ use std::time::Duration;
 use kernels::args::{self, Args, CopyArgs, Record};
 
 use crate::cuda::{
-    Address, Context, CudaError, DeviceBuffer, Event, Function, HostBuffer, Module, PeerBuffer, PointerKind,
+    Address, Context, CudaError, DeviceBuffer, Driver, Event, Function, HostBuffer, Module, PeerBuffer, PointerKind,
     Registered, Stream, StreamRef,
 };
 use crate::error::CommError;
@@ -223,7 +223,7 @@ impl DeviceCall {
 
 /// Whether a call on these addresses is one of the device's: `None` if both are the host's alone.
 pub(crate) fn device_of(operation: Operation, send: Address, recv: Address) -> Result<Option<u32>, CommError> {
-    let driver = crate::cuda::Driver::get().map_err(CommError::Cuda)?;
+    let Some(driver) = Driver::with_gpu()? else { return Ok(None) };
     let kind = |address| PointerKind::of(driver, address).map_err(CommError::Cuda);
     match (kind(send)?, if send == recv { kind(send)? } else { kind(recv)? }) {
         (PointerKind::Device(a), PointerKind::Device(b)) if a != b => {
