@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 
 use super::Comm;
 use crate::cuda::{Context, DeviceBuffer, Driver, StreamRef};
+use crate::device::plan::Path;
 use crate::env;
 use crate::error::CommError;
 use crate::shm::mailbox::Exchanged;
@@ -30,7 +31,16 @@ impl Comm {
             return Ok(());
         }
         let own = device.offer(address, bytes as u64);
-        match self.exchange(&own.to_bytes(), |peer, bytes| device.open_window(&own, peer, bytes))? {
+        let zero_copy = self.core.job.settings.path == Some(Path::ZeroCopy);
+        let open = |peer, bytes: &[u8]| {
+            // Loading may wait for all work of the context. Here all ranks are in the exchange: none has a call before it
+            // still to make, for which a kernel would wait, and none makes another until all have loaded.
+            if zero_copy {
+                device.load_zero_kernels().map_err(|error| error.to_string())?;
+            }
+            device.open_window(&own, peer, bytes)
+        };
+        match self.exchange(&own.to_bytes(), open)? {
             Exchanged::All(peers) => self.together(operation, || Ok(device.keep_window(&own, bytes as u64, peers)?)),
             Exchanged::Fallback(refusal) => Err(CommError::invalid(
                 operation,

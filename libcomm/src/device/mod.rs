@@ -181,7 +181,7 @@ impl Kernels {
     }
 }
 
-/// Loaded by the first zero-copy call of a type: few programs make one.
+/// Loaded where memory is registered for them, else by the first zero-copy call of a type: few programs make one.
 #[derive(Clone, Copy)]
 struct ZeroKernels {
     /// On buffers that are aligned and end with a whole pack; `any` on all others.
@@ -491,6 +491,14 @@ impl Device {
         let kernels = Kernels::load(self.context, data_type, self.checked)?;
         self.kernels[place] = Some(kernels);
         Ok(kernels)
+    }
+
+    /// Loads the kernels of all types for zero copy, where it is what calls on registered memory go by.
+    pub(crate) fn load_zero_kernels(&mut self) -> Result<(), CudaError> {
+        match self.checked {
+            true => Ok(()), // no call goes by it
+            false => DataType::ON_DEVICE.into_iter().try_for_each(|data_type| self.zero_kernels(data_type).map(drop)),
+        }
     }
 
     fn zero_kernels(&mut self, data_type: DataType) -> Result<ZeroKernels, CudaError> {
