@@ -65,8 +65,8 @@ pub const ALGO: &str = "PRUN_ALGO";
 /// order of the ranks with one rounding. A forced ring is not used by three ranks and more then.
 pub const REPRODUCIBLE: &str = "PRUN_REPRODUCIBLE";
 /// Forces how data travels: on the host `ll` (in the posts) or `simple` (through slots), between GPUs `ll`, `push`, `copy`,
-/// `ring`, `staged` or `nccl`. What the one does not know is the other's; where one cannot take a message, the next that can
-/// does.
+/// `ring`, `zero-copy` (into memory that is registered), `staged` or `nccl`. What the one does not know is the other's; where
+/// one cannot take a message, the next that can does.
 pub const PROTO: &str = "PRUN_PROTO";
 /// Whether GPUs may write to each other's memory: `on`, or `off` to go through the host.
 pub const P2P: &str = "PRUN_P2P";
