@@ -43,6 +43,7 @@ mod settings;
 pub mod shm;
 mod signature;
 mod simd;
+mod threads;
 mod types;
 mod usable_cpus;
 mod verify;

@@ -12,7 +12,7 @@ use crate::device::nccl::{Nccl, UniqueId};
 use crate::device::plan::{Path, Plan};
 use crate::device::{self, Device, DeviceCall, STAGED_CHUNK};
 use crate::error::CommError;
-use crate::protocol::simple::publish_failure;
+use crate::protocol::simple::{explain, publish_failure};
 use crate::shm::mailbox::Exchanged;
 use crate::types::{DataType, Op, Operation};
 use crate::verify::Verify;
@@ -383,7 +383,9 @@ impl Comm {
             Exchanged::All(others) => others.into_iter().flatten().flatten().next().unwrap_or(own),
             Exchanged::Fallback(refusal) => return Err(failed(format!("rank {}: {}", refusal.peer, refusal.why))),
         };
-        device.join_nccl(nccl, id, self.rank()).map_err(failed)
+        let (job, waiter) = (self.core.job.clone(), self.core.waiter());
+        let look = move || waiter.trouble(job.view(), job.me()).map(|stop| explain(job.view(), stop, None));
+        device.join_nccl(nccl, id, self.rank(), look).map_err(failed)
     }
 }
 

@@ -24,6 +24,7 @@ use crate::device;
 use crate::element::Element;
 use crate::error::CommError;
 use crate::protocol::simple::publish_failure;
+use crate::threads;
 use crate::types::{DataType, Op, Operation};
 
 impl Comm {
@@ -223,7 +224,7 @@ impl Requests {
         let queue = Arc::new(Queue::<Arc<Task>>::new());
         let (theirs, core) = (queue.clone(), core.clone());
         let carry_on = move || theirs.work_until(|task| task.run(&core), State::is_over);
-        let thread = without_signals(|| std::thread::Builder::new().name("libcomm".into()).spawn(carry_on));
+        let thread = threads::start(carry_on);
         let thread = thread.map_err(|cause| CommError::NoThread { why: cause.to_string() })?;
         Ok(Requests { queue, thread: Mutex::new(Some(thread)) })
     }
@@ -263,20 +264,5 @@ impl Requests {
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join(); // it catches what it runs
         }
-    }
-}
-
-/// Signals are the program's: its handlers run in its own threads.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: plain sets of signals, filled and used here; the mask is this thread's own, and is put back.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        let blocked = libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0;
-        let result = start();
-        if blocked {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        }
-        result
     }
 }

@@ -47,14 +47,10 @@ impl CudaError {
         match self {
             CudaError::NoDriver(_) => true,
             CudaError::NoFunction(_) => false,
-            CudaError::Status { status, .. } => [
-                STUB_LIBRARY,
-                NO_DEVICE,
-                SYSTEM_NOT_READY,
-                SYSTEM_DRIVER_MISMATCH,
-                COMPAT_NOT_SUPPORTED_ON_DEVICE,
-            ]
-            .contains(status),
+            CudaError::Status { status, .. } => {
+                [STUB_LIBRARY, NO_DEVICE, SYSTEM_NOT_READY, SYSTEM_DRIVER_MISMATCH, COMPAT_NOT_SUPPORTED_ON_DEVICE]
+                    .contains(status)
+            }
         }
     }
 }

@@ -79,8 +79,7 @@ impl Device {
     pub(crate) fn broadcast_by_nccl(&mut self, call: &BroadcastCall) -> Result<(), CommError> {
         let _bound = self.context.bind()?;
         self.take_turns(call.stream)?;
-        let nccl = self.nccl.as_ref().ok_or_else(|| "it is not loaded".to_owned());
-        nccl.and_then(|nccl| nccl.broadcast(call)).map_err(|why| CommError::Nccl { why })
+        self.by_nccl(|nccl| nccl.broadcast(call))
     }
 
     /// Puts one broadcast into its stream. Returns before it is done.

@@ -18,6 +18,7 @@ mod setup;
 #[cfg(test)]
 mod table; // what `build.rs` does with the table of paths
 mod told;
+mod watched;
 mod windows;
 
 use std::sync::{Mutex, PoisonError};
@@ -36,6 +37,8 @@ use crate::signature::Signature;
 use crate::types::{DataType, Op, Operation};
 use nccl::{Nccl, NcclComm, UniqueId};
 use plan::{Machine, Path, Plan, chunks};
+
+use watched::Watched;
 
 pub(crate) use setup::{Around, set_up};
 
@@ -58,7 +61,7 @@ pub(crate) struct Device {
     took: Took,
     /// Whether kernels may not wait for each other there either, so that the host reduces.
     staged: bool,
-    nccl: Option<NcclComm>,
+    nccl: Option<Watched<NcclComm>>,
     common: Option<Common>,
     broadcast: Option<broadcast::Kernels>,
     kernels: [Option<Kernels>; DataType::ALL.len()],
@@ -279,10 +282,17 @@ impl Device {
         }
     }
 
-    /// Joins NCCL's ranks, with all.
-    pub(crate) fn join_nccl(&mut self, nccl: Nccl, id: UniqueId, rank: u32) -> Result<(), String> {
+    /// Joins NCCL's ranks, with all, until `look` says why the job ends.
+    pub(crate) fn join_nccl(
+        &mut self,
+        nccl: Nccl,
+        id: UniqueId,
+        rank: u32,
+        look: impl Fn() -> Option<CommError> + Send + 'static,
+    ) -> Result<(), String> {
         let _bound = self.context.bind().map_err(|error| error.to_string())?;
-        self.nccl = Some(nccl.join(id, rank, self.machine.ranks)?);
+        let joined = nccl.join(id, rank, self.machine.ranks)?;
+        self.nccl = Some(Watched::new(joined, look).map_err(|error| format!("no thread to watch it: {error}"))?);
         Ok(())
     }
 
@@ -290,17 +300,22 @@ impl Device {
     pub(crate) fn all_reduce_by_nccl(&mut self, call: &DeviceCall) -> Result<(), CommError> {
         let _bound = self.context.bind()?;
         self.take_turns(call.stream)?;
-        let nccl = self.nccl.as_ref().ok_or_else(|| "it is not loaded".to_owned());
-        nccl.and_then(|nccl| nccl.all_reduce(call)).map_err(|why| CommError::Nccl { why })
+        self.by_nccl(|nccl| nccl.all_reduce(call))
     }
 
-    /// What the first call that gave up has left, if any has.
+    fn by_nccl(&self, call: impl FnOnce(&NcclComm) -> Result<(), String>) -> Result<(), CommError> {
+        let failed = |why| CommError::Nccl { why };
+        let nccl = self.nccl.as_ref().ok_or_else(|| failed("it is not loaded".into()))?;
+        nccl.with(|nccl| call(nccl).map_err(failed))
+    }
+
+    /// What the first call that gave up has left, if any has, or why NCCL's were ended.
     pub(crate) fn trouble(&self, view: View<'_>, rank: u32) -> Option<CommError> {
         // SAFETY: the record lies in pinned memory of ours, that long; the device writes `kind` last.
         let record = unsafe {
             let record = self.record.host().cast::<Record>();
             if (&raw const (*record).kind).read_volatile() == 0 {
-                return None;
+                return self.nccl.as_ref().and_then(Watched::ended);
             }
             std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
             record.read_volatile()

@@ -1,6 +1,8 @@
 //! NCCL as a way for the data, where it is asked for (`PRUN_PROTO=nccl`): loaded at run time, never linked.
 //!
-//! Its kernels watch no abort word of ours: when a rank dies they wait until prun ends the job.
+//! Its kernels watch no abort word of ours, and wait for a dead peer for ever: `watched.rs` ends the communicator then, and
+//! them with it. A call that is inside NCCL at that time is not cut short, and of a peer that has left in order, or dropped its
+//! communicator and ended well, nobody tells the kernels that wait for it.
 
 use std::ffi::{c_int, c_void};
 
@@ -29,7 +31,7 @@ pub(crate) struct Nccl {
     library: &'static Library,
 }
 
-/// A communicator of NCCL's over the same ranks.
+/// A communicator of NCCL's over the same ranks; aborted when dropped.
 pub(super) struct NcclComm {
     nccl: Nccl,
     comm: Raw,
@@ -37,7 +39,7 @@ pub(super) struct NcclComm {
     broadcast: Broadcast,
 }
 
-// SAFETY: NCCL lets any thread use a communicator, one at a time, as the lock around the device side does.
+// SAFETY: NCCL lets any thread use a communicator, one at a time, as its lock does (`watched.rs`).
 unsafe impl Send for NcclComm {}
 
 impl Nccl {
@@ -107,7 +109,7 @@ impl NcclComm {
 
 impl Drop for NcclComm {
     fn drop(&mut self) {
-        // SAFETY: the documented signature, and a communicator that nobody uses any more. Aborting waits for nobody.
+        // SAFETY: the documented signature, and a communicator that nobody uses any more. Aborting waits for no peer.
         unsafe {
             if let Ok(abort) = self.nccl.function::<unsafe extern "C" fn(Raw) -> c_int>("ncclCommAbort") {
                 abort(self.comm);
