@@ -73,6 +73,8 @@ impl HostCopy {
     fn of(context: Context, from: u64, bytes: usize, stream: StreamRef) -> Result<HostCopy, CommError> {
         let mut words = vec![0u64; bytes.div_ceil(8)];
         let _bound = context.bind()?;
+        // Copies to plain memory that wait for the stream keep those of other ranks of this process from being made.
+        stream.synchronize(context.driver())?;
         // SAFETY: the copy is that long, and waited for before anyone looks at it.
         unsafe { cuda::memory::copy_async(context, words.as_mut_ptr() as u64, from, bytes, stream)? };
         stream.synchronize(context.driver())?;

@@ -190,6 +190,10 @@ fn checked_call(rank: &Rank<'_>, trial: &Trial, struck: bool, sends: &[Vec<f32>]
     let sum = |i: usize| sends.iter().map(|send| send[i]).sum::<f32>();
     let right = |i: usize| if broadcast { sends[0][i] } else { sum(i) };
     let is_right = (0..COUNT).all(|i| result[i] == right(i));
+    // The root of a broadcast is through when its data never arrives: whoever misses it is to say so first.
+    if broadcast && comm.rank() == 0 && trial.fault.is_some_and(|fault| fault.kind == Kind::Drop) {
+        std::thread::sleep(Duration::from_millis(300));
+    }
     // Who has found something does not come; who has not must not leave before.
     comm.barrier().map_err(Some)?;
     Ok(is_right)
