@@ -21,9 +21,11 @@ extern "C" __global__ void __launch_bounds__(512, 1) prove(const __grid_constant
     announce(a, epoch);
     const u64 words = a.count / 16, stride = u64(gridDim.x) * blockDim.x, begin = u64(blockIdx.x) * blockDim.x + threadIdx.x;
     const u64 at = a.bulk_at + (epoch & 1) * a.bulk_bytes;
+    const u32 fault = control(a)->fault.epoch == epoch ? control(a)->fault.kind : NO_FAULT;
     for (u32 peer = 0; peer < a.size; peer++)
         if (peer != a.rank)
             for (u64 i = begin; i < words; i += stride) {
+                if (fault == DROP && i == 0) continue;
                 Words2 v{pattern(a.rank, peer, 2 * i), pattern(a.rank, peer, 2 * i + 1)};
                 *((Words2*)(a.arena[peer] + at + a.rank * a.count) + i) = v;
             }
@@ -34,7 +36,6 @@ extern "C" __global__ void __launch_bounds__(512, 1) prove(const __grid_constant
             if (peer != a.rank) store_release(arrived(a.arena[peer], a.rank, blockIdx.x), epoch);
     }
     u64 wrong = 0;
-    const bool struck = control(a)->fault.kind == FLIP && control(a)->fault.epoch == epoch;
     for (u32 peer = 0; peer < a.size; peer++)
         if (peer != a.rank) {
             // Block b of the peer wrote the same words as block b here reads.
@@ -44,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) prove(const __grid_constant
             }
             for (u64 i = begin; i < words; i += stride) {
                 Words2 v = load_words((Words2*)(a.arena[a.rank] + at + peer * a.count) + i);
-                if (struck && i == 0) v.x ^= 1;
+                if (fault == FLIP && i == 0) v.x ^= 1;
                 wrong += (v.x != pattern(peer, a.rank, 2 * i)) + (v.y != pattern(peer, a.rank, 2 * i + 1));
             }
         }

@@ -9,7 +9,8 @@
 //! from its start again.
 //!
 //! On GPUs a chunk has 4096 bytes and calls are those on device memory, and `stage=chunk` strikes what arrives at that
-//! rank, before it is used (`reduced` is the same); call 0 is the proof of the paths. There, three more are known:
+//! rank, before it is used (`reduced` is the same); call 0 is the proof of the paths, in which `stage=result` strikes what the
+//! copy engine brings. There, three more are known:
 //! `drop:rank=1,call=3,chunk=0` loses 8 or 16 bytes that rank 1 sends (or a chunk of the copy engine's),
 //! `delay:rank=1,call=3,ms=50` makes rank 1 late, and `refuse:rank=1` has it fail to map its peers' memory. Kernels that
 //! can do so are loaded only where this variable is set, or verification is on.

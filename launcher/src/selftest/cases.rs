@@ -32,8 +32,16 @@ const fn pair(name: &'static str, word: &'static str, tries: &'static str) -> Ca
     Case { name, tries, gpus: 2, ranks: 2, word, options: &[], ends_well: true, limit_s: 60, starts: 0 }
 }
 
+const fn damaged(name: &'static str, options: &'static [&'static str], tries: &'static str) -> Case {
+    Case { options, ends_well: false, limit_s: 30, ..pair(name, "damaged", tries) }
+}
+
+const fn one_gpu(name: &'static str, ranks: u32, tries: &'static str) -> Case {
+    Case { gpus: 1, ranks, options: &["--share-gpus", "--gpus", "0"], ..pair(name, "pair", tries) }
+}
+
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 19] = [
+pub const CASES: [Case; 30] = [
     host("host-2", 2, "host", "every collective, type and operation in host memory"),
     host("host-5", 5, "host", "the same"),
     Case {
@@ -64,9 +72,35 @@ pub const CASES: [Case; 19] = [
     Case { limit_s: 20, ..pair("late", "late", "a rank that comes two seconds late") },
     Case { options: &["--verify"], limit_s: 120, ..pair("verify", "pair", "the same, every transfer verified") },
     Case { options: &["-x", "PRUN_P2P=off"], ..pair("p2p-off", "pair", "data through the host") },
-    Case { options: &["-x", "PRUN_FAULT=refuse:rank=1"], ..pair("refused", "late", "a rank that cannot map its peer") },
+    Case {
+        options: &["-x", "PRUN_FAULT=refuse:rank=1"],
+        ..pair("refused", "refused", "a rank that cannot map its peer")
+    },
+    Case { limit_s: 120, ..pair("peer-access", "peer-access", "peer access enabled before, joined twice, taken away") },
+    damaged(
+        "flipped",
+        &["--verify", "-x", "PRUN_FAULT=flip:rank=1,call=3,chunk=17,bit=8000"],
+        "a bit flipped on its way",
+    ),
+    damaged("dropped", &["--verify", "-x", "PRUN_FAULT=drop:rank=0,call=3,chunk=17"], "data lost on its way"),
+    damaged(
+        "result",
+        &["--verify", "-x", "PRUN_FAULT=flip:rank=0,call=3,chunk=2,bit=5,stage=result"],
+        "a result changed",
+    ),
+    Case {
+        options: &["-x", "PRUN_PROTO=nccl"],
+        ends_well: false,
+        ..pair("killed-nccl", "killed", "a rank killed in the middle of calls that NCCL does")
+    },
     Case { ranks: 4, options: &["--share-gpus"], ..pair("four-on-two", "pair", "two ranks on each GPU") },
-    Case { gpus: 1, options: &["--share-gpus", "--gpus", "0"], ..pair("one-gpu", "pair", "two ranks on one GPU") },
+    one_gpu("one-gpu", 2, "two ranks on one GPU"),
+    one_gpu("one-gpu-3", 3, "three ranks on one GPU"),
+    one_gpu("one-gpu-4", 4, "four ranks on one GPU"),
+    one_gpu("one-gpu-5", 5, "five ranks on one GPU"),
+    one_gpu("one-gpu-6", 6, "six ranks on one GPU"),
+    one_gpu("one-gpu-7", 7, "seven ranks on one GPU"),
+    one_gpu("one-gpu-8", 8, "eight ranks on one GPU"),
     Case {
         gpus: 1,
         ranks: 1,

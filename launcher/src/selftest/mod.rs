@@ -6,6 +6,7 @@
 pub mod args;
 pub mod cases;
 mod starts;
+mod verdict;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -25,6 +26,7 @@ use crate::refused::Refused;
 use crate::{exit, own_job};
 use args::SelftestArgs;
 use cases::{CASES, Case};
+use verdict::{Verdict, judge};
 
 /// The longest that a rank waits for its peers, unless the environment says otherwise.
 const COMM_TIMEOUT_MS: u32 = 8000;
@@ -35,18 +37,6 @@ struct Ran {
     case: Case,
     verdict: Verdict,
     time: Duration,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Verdict {
-    /// With so many parts.
-    Passed(usize),
-    /// With figures.
-    Measured(String),
-    /// And why.
-    Failed(String),
-    /// And why.
-    Skipped(String),
 }
 
 /// Runs the cases that this machine can, and shows what came of them.
@@ -73,7 +63,7 @@ pub fn run(args: &SelftestArgs, inherited: &[(OsString, OsString)]) -> Result<Do
                     log.add(&case, &output)?;
                 }
                 match (judge(&case, &output), before) {
-                    (Verdict::Passed(_), Some(before)) => starts::follow(&case, &before, inherited)?,
+                    (Verdict::Passed { .. }, Some(before)) => starts::follow(&case, &before, inherited)?,
                     (verdict, _) => verdict,
                 }
             }
@@ -85,7 +75,7 @@ pub fn run(args: &SelftestArgs, inherited: &[(OsString, OsString)]) -> Result<Do
     let failed = results.iter().any(|result| match result.verdict {
         Verdict::Failed(_) => true,
         Verdict::Skipped(_) => skips_fail,
-        Verdict::Passed(_) | Verdict::Measured(_) => false,
+        Verdict::Passed { .. } | Verdict::Measured(_) => false,
     });
     let mut text = shown(&results);
     if skips_fail {
@@ -171,27 +161,6 @@ fn job(case: &Case, inherited: &[(OsString, OsString)]) -> std::process::Command
     command
 }
 
-/// What prun's exit code and the ranks' lines say together.
-fn judge(case: &Case, output: &Output) -> Verdict {
-    let said = String::from_utf8_lossy(&output.stdout);
-    let begins = |word: &str| said.lines().filter(|line| line.starts_with(word)).collect::<Vec<_>>();
-    let (passed, failed) = (begins("ok "), begins("FAIL "));
-    let code = output.status.code();
-    if let Some(first) = failed.first() {
-        return Verdict::Failed(first["FAIL ".len()..].trim().to_owned());
-    }
-    if code == Some(i32::from(exit::TIME_LIMIT)) {
-        return Verdict::Failed(format!("did not end in {} s", case.limit_s));
-    }
-    if passed.is_empty() || (case.ends_well && code != Some(0)) {
-        let words = String::from_utf8_lossy(&output.stderr);
-        let last = words.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("the ranks said nothing").to_owned();
-        let how = code.map_or_else(|| output.status.to_string(), |code| format!("exit {code}"));
-        return Verdict::Failed(format!("{how}: {last}"));
-    }
-    Verdict::Passed(passed.len())
-}
-
 fn shown(results: &[Ran]) -> String {
     let line = |result: &Ran| {
         let time = match result.verdict {
@@ -199,7 +168,7 @@ fn shown(results: &[Ran]) -> String {
             _ => format!("{:.1} s", result.time.as_secs_f64()),
         };
         let (verdict, words) = match &result.verdict {
-            Verdict::Passed(parts) => ("passed", format!("{}: {parts} parts", result.case.tries)),
+            Verdict::Passed { parts, left_out } => ("passed", passed(result.case.tries, *parts, left_out)),
             Verdict::Measured(figures) => ("passed", format!("{}: {figures}", result.case.tries)),
             Verdict::Failed(why) => ("FAILED", why.clone()),
             Verdict::Skipped(why) => ("skipped", why.clone()),
@@ -212,10 +181,20 @@ fn shown(results: &[Ran]) -> String {
     let _ = writeln!(
         text,
         "{} passed, {} failed, {} skipped",
-        count(|verdict| matches!(verdict, Verdict::Passed(_) | Verdict::Measured(_))),
+        count(|verdict| matches!(verdict, Verdict::Passed { .. } | Verdict::Measured(_))),
         count(|verdict| matches!(verdict, Verdict::Failed(_))),
         count(|verdict| matches!(verdict, Verdict::Skipped(_)))
     );
+    text
+}
+
+/// What was tried, and what not, with the reasons.
+fn passed(tries: &str, parts: usize, left_out: &[String]) -> String {
+    let word = if parts == 1 { "part" } else { "parts" };
+    let mut text = format!("{tries}: {parts} {word}");
+    if !left_out.is_empty() {
+        let _ = write!(text, "; not tried: {}", left_out.join("; "));
+    }
     text
 }
 
@@ -255,28 +234,6 @@ fn refuse_log(path: &Path, cause: std::io::Error) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::ExitStatus;
-
-    fn output(code: i32, said: &str, complained: &str) -> Output {
-        Output { status: ExitStatus::from_raw(code << 8), stdout: said.into(), stderr: complained.into() }
-    }
-
-    #[test]
-    fn a_case_passes_only_if_its_ranks_say_so_and_end_as_they_should() {
-        let well = CASES[0];
-        let dying = Case { ends_well: false, ..well };
-        let failed = |verdict| match verdict {
-            Verdict::Failed(why) => why,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(judge(&well, &output(0, "ok   a\nrank 0: b\nok   c\n", "")), Verdict::Passed(2));
-        assert_eq!(judge(&dying, &output(137, "ok   a\n", "prun: rank 1 …")), Verdict::Passed(1));
-        assert_eq!(failed(judge(&well, &output(137, "ok   a\n", "x\nprun: rank 1\n"))), "exit 137: prun: rank 1");
-        assert_eq!(failed(judge(&well, &output(0, "", ""))), "exit 0: the ranks said nothing");
-        assert_eq!(failed(judge(&dying, &output(0, "ok   a\nFAIL b, rank 1: c\n", ""))), "b, rank 1: c");
-        assert_eq!(failed(judge(&well, &output(124, "ok   a\n", ""))), "did not end in 120 s");
-    }
 
     #[test]
     fn a_machine_without_gpus_skips_what_needs_them_and_says_why() {

@@ -116,6 +116,13 @@ impl Context {
         }
     }
 
+    /// Takes that away again, as a program may.
+    pub fn disable_peer(&self, peer: &Context) -> Result<()> {
+        let _bound = self.bind()?;
+        // SAFETY: both contexts live as long as the process.
+        unsafe { self.driver.disable_peer(peer.raw) }
+    }
+
     /// Whether the driver says that this device can write to the memory of that one.
     pub fn can_reach(&self, peer: &Context) -> Result<bool> {
         let mut can = 0;

@@ -155,6 +155,7 @@ table! {
     context_device, "cuCtxGetDevice", (device: *mut c_int);
     context_synchronize, "cuCtxSynchronize", ();
     enable_peer, "cuCtxEnablePeerAccess", (context: Opaque, flags: c_uint);
+    disable_peer, "cuCtxDisablePeerAccess", (context: Opaque);
     memory_allocate, "cuMemAlloc_v2", (address: *mut u64, bytes: usize);
     memory_free, "cuMemFree_v2", (address: u64);
     memory_set, "cuMemsetD8_v2", (address: u64, value: u8, bytes: usize);

@@ -12,6 +12,7 @@ pub(crate) mod full;
 mod host_arena;
 pub(crate) mod nccl;
 pub(crate) mod plan;
+mod proof;
 mod registry;
 mod seen;
 mod setup;

@@ -1,7 +1,5 @@
 //! How the ranks' GPUs find each other: memory, handles, mappings, and the proof that what one writes the other
-//! gets. If any rank cannot, all take the way through the host, and know which one could not and why.
-#![expect(unsafe_code, reason = "launches the proof")]
-
+//! gets (`proof.rs`). If any rank cannot, all take the way through the host, and know which one could not and why.
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
@@ -23,12 +21,8 @@ use crate::shm::segment::Mapping;
 use crate::types::DataType;
 use crate::verify::Verify;
 
-/// How long the proof may take.
-const PROOF_LIMIT: Duration = Duration::from_secs(2);
 /// What a kernel keeps of the calls before it, at the front of the arena.
 const CONTROL_BYTES: usize = 4096;
-/// Bytes that each pair writes in it, each way at once.
-const PROOF_BYTES: u64 = 1 << 20;
 
 /// What a rank tells the others about its device. Plain numbers in the machine's order: all are on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,7 +311,7 @@ pub(crate) fn set_up(
         return Ok(device);
     }
     let proving = Instant::now();
-    let refused = device.prove_together(exchange_proof)?;
+    let refused = device.prove_together(own_fault, exchange_proof)?;
     device.took.proof = proving.elapsed();
     if let Some(why) = refused {
         // The way that lies is left, and the one through the host's memory is tried, unless it was that.
@@ -329,7 +323,7 @@ pub(crate) fn set_up(
             false => match host_arena::make(around, context, &offer, in_host.bytes as usize, true, exchange_host)? {
                 Ok(arenas) => {
                     device.start_anew(arenas, in_host, own_fault)?;
-                    device.prove_together(exchange_proof)?.is_some()
+                    device.prove_together(own_fault, exchange_proof)?.is_some()
                 }
                 Err(_) => true,
             },
@@ -391,57 +385,6 @@ impl Device {
         self.record.clear();
         (self.host_arenas, self.machine.arena, self.machine.in_host) = (arenas, layout, true);
         self.lay_out()
-    }
-
-    /// Proves the way with all ranks; why it is not to be used, if any of them says so.
-    fn prove_together(&mut self, exchange: &mut Exchange<'_, ()>) -> Result<Option<String>, CommError> {
-        let proven = self.prove();
-        let mut verdict = |_: u32, bytes: &[u8]| match bytes[0] {
-            0 => Ok(()),
-            _ => Err(String::from_utf8_lossy(&bytes[1..]).trim_end_matches('\0').to_owned()),
-        };
-        let mut blob = [0u8; 128];
-        if let Err(why) = &proven {
-            blob[0] = 1;
-            let length = why.len().min(127);
-            blob[1..=length].copy_from_slice(&why.as_bytes()[..length]);
-        }
-        Ok(match exchange(&blob, &mut verdict)? {
-            Exchanged::All(_) => None,
-            Exchanged::Fallback(refusal) => Some(format!("rank {}: {}", refusal.peer, refusal.why)),
-        })
-    }
-
-    /// Writes a pattern to every peer and checks what came, both ways at once.
-    fn prove(&mut self) -> Result<(), String> {
-        let text = |error: CudaError| error.to_string();
-        let common = self.common.as_ref().ok_or("the kernels are not loaded")?;
-        let stream = self.streams[0].get();
-        let args = Args {
-            count: self.proof_bytes(),
-            recv: self.arena.address() + args::PROOF_AT,
-            limit_ns: PROOF_LIMIT.as_nanos() as u64,
-            signature: u64::MAX,
-            ..self.template
-        };
-        // SAFETY: the arguments hold arenas of ours and the peers'.
-        unsafe { common.prove.launch(8, 512, stream, &args) }.map_err(text)?;
-        stream.synchronize(self.context.driver()).map_err(text)?;
-        let mut count = [0u64];
-        self.arena.read(args::PROOF_AT as usize, &mut count).map_err(text)?;
-        match count[0] {
-            0 => Ok(()),
-            count => {
-                let words = self.proof_bytes() / 8;
-                Err(format!("of {words} words that the peers wrote, {count} did not arrive as they were"))
-            }
-        }
-    }
-
-    /// As much as there is room for, from all peers at once.
-    fn proof_bytes(&self) -> u64 {
-        let room = self.machine.arena.bulk_bytes / u64::from(self.machine.ranks);
-        PROOF_BYTES.min(room / 4096 * 4096)
     }
 }
 

@@ -29,14 +29,20 @@ const SYMMETRIC: c_int = 1;
 struct UniqueId([u8; 128]);
 
 impl Nccl {
-    /// Loads the library (`NCCL_LIBRARY`, or `libnccl.so.2`) and joins all ranks.
-    pub fn init(comm: &Comm) -> anyhow::Result<Nccl> {
+    /// Loads the library: `NCCL_LIBRARY`, or `libnccl.so.2`.
+    pub fn find() -> anyhow::Result<Library> {
         let name = std::env::var("NCCL_LIBRARY").unwrap_or_else(|_| "libnccl.so.2".to_owned());
         // SAFETY: NCCL may be loaded into any process.
         let loaded = unsafe { Library::new(&name) };
+        loaded.with_context(|| format!("cannot load NCCL as {name}; NCCL_LIBRARY names another file"))
+    }
+
+    /// Loads it and joins all ranks.
+    pub fn init(comm: &Comm) -> anyhow::Result<Nccl> {
+        let loaded = Nccl::find();
         let mut all = [u8::from(loaded.is_ok())];
         comm.all_reduce_in_place(&mut all, Op::Min)?;
-        let library = loaded.with_context(|| format!("cannot load NCCL as {name}; NCCL_LIBRARY names another file"))?;
+        let library = loaded?;
         if all == [0] {
             bail!("another rank cannot load NCCL");
         }

@@ -5,6 +5,7 @@ use anyhow::{bail, ensure};
 use comm::cuda::Stream;
 use comm::{CommError, DataType, Op};
 
+use super::NotHere;
 use super::rank::Rank;
 use crate::bench::nccl::{Kind, Nccl};
 
@@ -41,16 +42,13 @@ impl Rank<'_> {
         self.holds(0, 1.0)
     }
 
-    /// NCCL's AllReduce in another stream, call by call beside ours. Says so where there is no NCCL.
+    /// NCCL's AllReduce in another stream, call by call beside ours.
     pub(super) fn beside_nccl(&self) -> anyhow::Result<()> {
         let _bound = self.context.bind()?;
-        let nccl = match Nccl::init(self.comm) {
-            Ok(nccl) => nccl,
-            Err(why) => {
-                println!("rank {}: nothing was done beside NCCL: {why:#}", self.comm.rank());
-                return Ok(());
-            }
-        };
+        if let Err(why) = Nccl::find() {
+            bail!(NotHere(format!("{why:#}")));
+        }
+        let nccl = Nccl::init(self.comm)?;
         let other = Stream::new(self.context)?;
         let (driver, base) = (self.context.driver(), self.buffer.address());
         let behind = 4 * COUNT as u64;

@@ -90,9 +90,15 @@ pub(super) fn run() -> anyhow::Result<(usize, usize)> {
             run(Trial { ranks, path, verify: Verify::Full, fault: None, timeout, broadcast: ranks == 2 });
         }
     }
-    // A pair that refuses, and a path that lies at its proof: all take the same way through the host.
-    for kind in [Kind::Refuse, Kind::Flip] {
-        let fault = Some(Fault { kind, rank: 1, call: 0, chunk: 0, bit: 0, stage: Stage::Chunk });
+    // A pair that refuses, and a path that changes or loses what kernels store, or changes what the copy engine brings, at its
+    // proof: all take the same way through the host.
+    for (kind, stage) in [
+        (Kind::Refuse, Stage::Chunk),
+        (Kind::Flip, Stage::Chunk),
+        (Kind::Drop, Stage::Chunk),
+        (Kind::Flip, Stage::Result),
+    ] {
+        let fault = Some(Fault { kind, rank: 1, call: 0, chunk: 0, bit: 0, stage });
         let timeout = Duration::from_secs(5);
         run(Trial { ranks: 2, path: Path::Ll, verify: Verify::Off, fault, timeout, broadcast: true });
     }

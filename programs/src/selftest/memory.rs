@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use comm::{CommError, DataType, Op};
 use libloading::Library;
 
+use super::NotHere;
 use super::rank::{Rank, data};
 use super::registered;
 
@@ -161,13 +162,12 @@ fn mapped_by_hand(driver: &Library, device: u32) -> anyhow::Result<u64> {
 }
 
 /// A program that uses CUDA's runtime, and has enabled peer access itself: its last error stays clean whatever libcomm
-/// does, and a capture works right after. Says so where there is no runtime to load.
+/// does, and a capture works right after.
 pub(super) fn runtime(rank: &Rank<'_>) -> anyhow::Result<()> {
     let names = ["libcudart.so.13", "libcudart.so.12", "libcudart.so", "/usr/local/cuda/lib64/libcudart.so"];
     // SAFETY: CUDA's runtime may be loaded into any process.
     let Some(runtime) = names.iter().find_map(|name| unsafe { Library::new(*name) }.ok()) else {
-        println!("rank {}: there is no CUDA runtime to load, so its last error was not looked at", rank.comm.rank());
-        return Ok(());
+        bail!(NotHere("there is no CUDA runtime to load".into()));
     };
     type Plain = unsafe extern "C" fn() -> c_int;
     type EnablePeer = unsafe extern "C" fn(c_int, u32) -> c_int;

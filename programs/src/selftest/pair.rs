@@ -212,6 +212,31 @@ pub(super) fn killed(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
     anyhow::bail!("no error in 1000 rounds")
 }
 
+/// Rank 1 cannot map its peer's memory (`PRUN_FAULT`): all go through the host, know which pair could not and why, and are right.
+pub(super) fn refused(rank: &Rank<'_>) -> anyhow::Result<()> {
+    late(rank)?;
+    let why = rank.comm.staged_because().context("nobody says that data goes through the host")?;
+    ensure!(why == "rank 1 cannot map rank 0's memory: refused on purpose", "{why}");
+    Ok(())
+}
+
+/// Data of one call is damaged on purpose (`PRUN_FAULT`): an error on every rank, and until then right results.
+pub(super) fn damaged(rank: &Rank<'_>) -> anyhow::Result<()> {
+    super::outlive();
+    for number in 1..=10 {
+        let Err(error) = rank.call::<f32>(100_000, Op::Sum, None, false, 0) else { continue };
+        println!("rank {}, call {number}: {error:#}", rank.comm.rank());
+        let error = error.downcast::<CommError>()?;
+        let told = matches!(
+            error,
+            CommError::ChunkCorrupt { .. } | CommError::ResultsDiffer { .. } | CommError::PeerFailed { .. }
+        );
+        ensure!(told, "{error}");
+        return usable(rank);
+    }
+    anyhow::bail!("no error in ten calls")
+}
+
 /// Rank 1 comes two seconds late.
 pub(super) fn late(rank: &Rank<'_>) -> anyhow::Result<()> {
     rank.call::<f32>(1000, Op::Sum, None, false, 0)?;

@@ -51,6 +51,9 @@ pub(super) struct Rank<'a> {
     pub(super) context: Context,
     pub(super) stream: Stream,
     pub(super) buffer: DeviceBuffer,
+    /// Whether the ranks meet between their copies and the call. Under compute-sanitizer a copy to the GPU waits for the
+    /// kernels on it, which wait for the others.
+    pub(super) meets: bool,
 }
 
 /// Bytes of each half of the buffer: what is sent, and what is received.
@@ -60,7 +63,7 @@ impl Rank<'_> {
     pub(super) fn new(comm: &Comm, device: u32) -> anyhow::Result<Rank<'_>> {
         let context = Context::primary(Driver::get()?, device)?;
         let buffer = DeviceBuffer::new(context, 2 * MOST)?;
-        Ok(Rank { comm, context, stream: Stream::new(context)?, buffer })
+        Ok(Rank { comm, context, stream: Stream::new(context)?, buffer, meets: false })
     }
 
     /// One call; `offset` elements off the allocation's start. The right result is the oracle's, bit for bit.
@@ -96,6 +99,9 @@ impl Rank<'_> {
         }
         self.buffer.write(send_at, &sends[self.comm.rank() as usize])?;
         let before = self.read_bytes(recv_at + bytes)?;
+        if self.meets {
+            self.comm.barrier()?;
+        }
         // SAFETY: inside the buffer, waited for below.
         unsafe {
             let base = self.buffer.address();

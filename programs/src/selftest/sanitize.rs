@@ -38,7 +38,7 @@ fn one(segment: &JobSegment, verify: Verify, number: u32, n: u32) -> anyhow::Res
     settings.verify = verify;
     let comm = Comm::attach(segment.as_fd(), settings)?;
     let device = if n == 2 { number % Context::devices(Driver::get()?)? } else { 0 };
-    let rank = Rank::new(&comm, device)?;
+    let rank = Rank { meets: true, ..Rank::new(&comm, device)? };
     let pair = [Path::Ll, Path::Push, Path::Ring, Path::ZeroCopy, Path::Copy];
     let paths = if n == 2 { &pair[..] } else { &[Path::Ll, Path::Ring] };
     let mut ok = true;
