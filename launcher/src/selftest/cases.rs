@@ -91,7 +91,7 @@ pub const CASES: [Case; 30] = [
     Case {
         options: &["-x", "PRUN_PROTO=nccl"],
         ends_well: false,
-        ..pair("killed-nccl", "killed", "a rank killed in the middle of calls that NCCL does")
+        ..pair("killed-nccl", "killed-nccl", "a rank killed in the middle of calls that NCCL does")
     },
     Case { ranks: 4, options: &["--share-gpus"], ..pair("four-on-two", "pair", "two ranks on each GPU") },
     one_gpu("one-gpu", 2, "two ranks on one GPU"),

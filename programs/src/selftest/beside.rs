@@ -5,8 +5,8 @@ use anyhow::{bail, ensure};
 use comm::cuda::Stream;
 use comm::{CommError, DataType, Op};
 
-use super::NotHere;
 use super::rank::Rank;
+use super::{NotHere, pair};
 use crate::bench::nccl::{Kind, Nccl};
 
 const COUNT: usize = 5000;
@@ -45,9 +45,7 @@ impl Rank<'_> {
     /// NCCL's AllReduce in another stream, call by call beside ours.
     pub(super) fn beside_nccl(&self) -> anyhow::Result<()> {
         let _bound = self.context.bind()?;
-        if let Err(why) = Nccl::find() {
-            bail!(NotHere(format!("{why:#}")));
-        }
+        nccl_is_there()?;
         let nccl = Nccl::init(self.comm)?;
         let other = Stream::new(self.context)?;
         let (driver, base) = (self.context.driver(), self.buffer.address());
@@ -75,5 +73,18 @@ impl Rank<'_> {
         self.buffer.read(at, &mut found)?;
         ensure!(found.iter().all(|x| *x == value), "{} instead of {value}", found[0]);
         Ok(())
+    }
+}
+
+/// A rank dies while NCCL does the calls (`PRUN_PROTO=nccl`): as where libcomm does.
+pub(super) fn killed_nccl(rank: &Rank<'_>) -> anyhow::Result<()> {
+    nccl_is_there()?;
+    pair::killed(rank, false)
+}
+
+fn nccl_is_there() -> anyhow::Result<()> {
+    match Nccl::find() {
+        Ok(_) => Ok(()),
+        Err(why) => bail!(NotHere(format!("{why:#}"))),
     }
 }

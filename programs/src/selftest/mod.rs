@@ -77,6 +77,7 @@ fn on_gpu(case: &str, rank: &Rank<'_>) -> (bool, bool) {
         "mismatch-graph" => (part(rank.comm, "mismatched replays name both", || pair::mismatch(rank, true)), false),
         "refused" => (part(rank.comm, "a pair that cannot", || pair::refused(rank)), true),
         "damaged" => (part(rank.comm, "damaged data", || pair::damaged(rank)), false),
+        "killed-nccl" => (part(rank.comm, "a rank killed in NCCL's calls", || beside::killed_nccl(rank)), false),
         "killed" => (part(rank.comm, "a killed rank", || pair::killed(rank, false)), false),
         "killed-graph" => (part(rank.comm, "a rank killed between replays", || pair::killed(rank, true)), false),
         _ => (part(rank.comm, "a late rank", || pair::late(rank)), true),
