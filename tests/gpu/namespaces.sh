@@ -6,4 +6,4 @@ bin=$(realpath "${1:-target/release}")
 # shellcheck disable=SC2016
 timeout 60 "$bin/prun" -n 2 sh -c '
     [ "$PRUN_RANK" = 0 ] && exec "$0" @selftest-rank start
-    exec unshare --pid --fork "$0" @selftest-rank start' "$bin/prun"
+    exec unshare --pid --fork --mount-proc "$0" @selftest-rank start' "$bin/prun"

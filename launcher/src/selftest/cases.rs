@@ -82,11 +82,15 @@ pub const CASES: [Case; 30] = [
         &["--verify", "-x", "PRUN_FAULT=flip:rank=1,call=3,chunk=17,bit=8000"],
         "a bit flipped on its way",
     ),
-    damaged("dropped", &["--verify", "-x", "PRUN_FAULT=drop:rank=0,call=3,chunk=17"], "data lost on its way"),
+    damaged(
+        "dropped",
+        &["--verify", "-x", "PRUN_FAULT=drop:rank=0,call=3,chunk=17", "-x", "PRUN_COMM_TIMEOUT_MS=2000"],
+        "data lost on its way",
+    ),
     damaged(
         "result",
         &["--verify", "-x", "PRUN_FAULT=flip:rank=0,call=3,chunk=2,bit=5,stage=result"],
-        "a result changed",
+        "a result changed where it lies",
     ),
     Case {
         options: &["-x", "PRUN_PROTO=nccl"],

@@ -152,7 +152,8 @@ impl Gpus {
 fn job(case: &Case, inherited: &[(OsString, OsString)]) -> std::process::Command {
     let mut options: Vec<String> = vec![format!("-n{}", case.ranks), format!("--timeout={}", case.limit_s)];
     options.extend(["--grace=3", "--stdin=none"].map(String::from));
-    if !inherited.iter().any(|(name, _)| name == comm::env::TIMEOUT_MS) {
+    let has_its_own = case.options.iter().any(|option| option.starts_with(comm::env::TIMEOUT_MS));
+    if !has_its_own && !inherited.iter().any(|(name, _)| name == comm::env::TIMEOUT_MS) {
         options.extend(["-x".into(), format!("{}={COMM_TIMEOUT_MS}", comm::env::TIMEOUT_MS)]);
     }
     options.extend(case.options.iter().map(|option| option.to_string()));

@@ -56,7 +56,7 @@ fn in_job(case: &str, comm: Comm) -> anyhow::Result<bool> {
         "host-mismatch" => (host::mismatch(&comm), false),
         "host-killed" => (host::killed(&comm), false),
         "pair" | "mismatch" | "mismatch-graph" | "killed" | "killed-graph" | "late" | "start" | "refused"
-        | "damaged" => {
+        | "damaged" | "killed-nccl" => {
             let rank = Rank::new(&comm, comm.local_rank() % Context::devices(Driver::get()?)?)?;
             on_gpu(case, &rank)
         }

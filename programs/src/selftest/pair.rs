@@ -229,7 +229,11 @@ pub(super) fn damaged(rank: &Rank<'_>) -> anyhow::Result<()> {
         let error = error.downcast::<CommError>()?;
         let told = matches!(
             error,
-            CommError::ChunkCorrupt { .. } | CommError::ResultsDiffer { .. } | CommError::PeerFailed { .. }
+            // Words that tell themselves that they have come are awaited when they are lost.
+            CommError::ChunkCorrupt { .. }
+                | CommError::ResultsDiffer { .. }
+                | CommError::DeviceTimeout { rank: 0, .. }
+                | CommError::PeerFailed { .. }
         );
         ensure!(told, "{error}");
         return usable(rank);
