@@ -6,7 +6,7 @@ constexpr u32 MAX_RANKS = 8;
 constexpr u32 MAX_BLOCKS = 256;
 
 // Why a kernel gave up. The numbers are those of `args.rs`.
-enum Trouble : u32 { NONE = 0, ABORTED = 1, LEFT = 2, FAILED = 3, MISMATCH = 4, TIMEOUT = 5, CORRUPT = 6, DIFFER = 7 };
+enum Trouble : u32 { NONE = 0, ABORTED = 1, LEFT = 2, FAILED = 3, MISMATCH = 4, TIMEOUT = 5, CORRUPT = 6, DIFFER = 7, STALE = 8 };
 
 // Written by the first thread that gives up, into host memory; `kind` last.
 struct Record {

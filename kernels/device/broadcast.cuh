@@ -36,11 +36,7 @@ __device__ __forceinline__ void await_begun(const Args& a, u64 epoch) {
     if (peer >= a.size || peer == a.rank) return;
     Watch watch;
     for (;;) {
-        bool came = load_acquire(begun(a.arena[a.rank], peer)) >= epoch;
-        if (came && blockIdx.x == 0) {
-            const Words2 call = load_words(called(a.arena[a.rank], peer, epoch));
-            came = call.x == epoch && (call.y & ~IN_PLACE) == a.signature;
-        }
+        const bool came = load_acquire(begun(a.arena[a.rank], peer)) >= epoch && (blockIdx.x != 0 || agrees(a, peer, epoch));
         if (came || watch.stop(a, peer, epoch)) return;
     }
 }

@@ -28,13 +28,15 @@ __device__ __forceinline__ Words4 ll_load(const void* line) {
 // The tag makes lines of another type or op count as not come, so that a mismatched call waits and is found out.
 __device__ __forceinline__ u32 ll_flag(const Args& a, u64 epoch) { return u32(epoch & 0xffffff) | u32(a.tag) << 24; }
 
-// Waits for the line of `rank`; false if it gave up.
-__device__ __forceinline__ bool ll_await(const Args& a, const u8* line, u32 flag, u32 rank, u64 epoch, u64& data) {
+// Waits for the line of `rank`, and for the announcement of its call where that is asked for; false if it gave up.
+__device__ __forceinline__ bool ll_await(const Args& a, const u8* line, u32 flag, u32 rank, u64 epoch, u64& data, bool agree = false) {
     Words4 v = ll_load(line);
+    bool agreed = !agree || agrees(a, rank, epoch);
     Watch watch;
-    while (v.y != flag || v.w != flag) {
+    while (v.y != flag || v.w != flag || !agreed) {
         if (watch.stop(a, rank, epoch)) return false;
         v = ll_load(line);
+        agreed = !agree || agrees(a, rank, epoch);
     }
     data = u64(v.z) << 32 | v.x;
     return true;
@@ -106,7 +108,8 @@ template <class T, bool Pair> __device__ __forceinline__ void ll_all_reduce(cons
         else own = load_pack<T, 8, Pair>(a.send, 8 * i, bytes, aligned);
         const u8* lines = a.arena[a.rank] + parity_at + 16 * i;
         if (Pair || size == 2) {
-            if (!ll_await(a, lines + (a.rank ^ 1) * a.ll_bytes, flag, a.rank ^ 1, epoch, theirs.words[0])) break;
+            // The call is compared with the peer's by the thread that takes its first line.
+            if (!ll_await(a, lines + (a.rank ^ 1) * a.ll_bytes, flag, a.rank ^ 1, epoch, theirs.words[0], i == 0)) break;
             arrivals.take(a.rank ^ 1, 8 * i, bytes, theirs.words);
             own = a.rank == 0 ? combine(a.op, 2, own, theirs) : combine(a.op, 2, theirs, own);
         } else if (!ll_fold<T>(a, lines, flag, epoch, arrivals, 8 * i, bytes, own.words[0])) {
@@ -114,5 +117,6 @@ template <class T, bool Pair> __device__ __forceinline__ void ll_all_reduce(cons
         }
         store_pack<T, 8, Pair>(a.recv, 8 * i, bytes, aligned, own);
     }
+    if (!Pair && size > 2) await_agreement(a, epoch);
     leave(a, epoch);
 }

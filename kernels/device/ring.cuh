@@ -89,6 +89,8 @@ struct Channel {
                 }
             }
         }
+        // Who has given up has neither read nor written, and its neighbours find that out by waiting.
+        if (failed) return;
         if (receive) announce_received();
         if (send) announce_sent();
     }
@@ -120,5 +122,6 @@ template <class T> __device__ void ring_all_reduce(const Args& a) {
         move(2 * n - 2, true, false, true, false, false);
         if (channel.failed) break;
     }
+    await_agreement(a, epoch);
     leave(a, epoch);
 }

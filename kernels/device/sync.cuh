@@ -94,6 +94,12 @@ __device__ __forceinline__ void announce(const Args& a, u64 epoch) {
         store_words(called(a.arena[threadIdx.x], a.rank, epoch), epoch, a.signature | (a.send == a.recv ? IN_PLACE : 0));
 }
 
+// Whether the peer is known to have made this very call.
+__device__ __forceinline__ bool agrees(const Args& a, u32 peer, u64 epoch) {
+    const Words2 call = load_words(called(a.arena[a.rank], peer, epoch));
+    return call.x == epoch && (call.y & ~IN_PLACE) == a.signature;
+}
+
 constexpr u32 SPINS_PER_CHECK = 1024;
 // Looks at the segment are reads over PCIe: each warp makes one in so many checks.
 constexpr u32 CHECKS_PER_LOOK = 8;
@@ -177,4 +183,14 @@ __device__ __forceinline__ bool block_wait(const Args& a, const u64* word, u64 v
             }
     }
     return __syncthreads_and(came);
+}
+
+// Returns once every peer is known to have made this very call, or one is known to have made another. Data alone does not tell:
+// what goes in pieces may fit a call of another operation or count. One thread of block 0 for each peer; before `leave`.
+__device__ __forceinline__ void await_agreement(const Args& a, u64 epoch) {
+    const u32 peer = threadIdx.x;
+    if (blockIdx.x != 0 || peer >= a.size || peer == a.rank) return;
+    Watch watch;
+    while (!agrees(a, peer, epoch))
+        if (watch.stop(a, peer, epoch)) return;
 }

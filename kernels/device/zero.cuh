@@ -53,7 +53,12 @@ __device__ __forceinline__ u8* peer_result(const Args& a, u64 epoch) {
     const u64 place = load_words(there).x;
     if (a.slot == 0 || place == 0) return nullptr;
     const u64* windows = (const u64*)(a.own + WINDOWS_AT) + peer * WINDOWS;
-    return (u8*)windows[(place >> 48) - 1] + (place & ((1ull << 48) - 1));
+    const u64 window = windows[(place >> 48) - 1];
+    if (window == 0) { // a graph that was captured before it was deregistered
+        if (threadIdx.x == 0) report(a, a.signature, STALE, peer, epoch, 0, place, a.slot);
+        return nullptr;
+    }
+    return (u8*)window + (place & ((1ull << 48) - 1));
 }
 
 template <class T, int Depth, bool Whole> __device__ __forceinline__ void zero_copy_units(const Args& a) {
@@ -97,9 +102,11 @@ template <class T, int Depth, bool Whole> __device__ __forceinline__ void zero_c
         return leave(a, epoch);
     }
     const bool aligned_there = ((u64)result & 15) == 0; // the peer's, which this rank's says nothing of
+    bool came = true;
     for (u64 unit = mine_at; unit < mine.units; unit += step) {
         mine.load(unit, own);
-        if (!mine.await(here, epoch, unit, agree, theirs)) break;
+        came = mine.await(here, epoch, unit, agree, theirs);
+        if (!came) break;
         agree = false;
 #pragma unroll
         for (int k = 0; k < Depth; k++) {
@@ -111,7 +118,8 @@ template <class T, int Depth, bool Whole> __device__ __forceinline__ void zero_c
             *(Words2*)(here + at) = Words2{ABSENT, ABSENT};
         }
     }
-    __syncthreads();
+    // A block that has given up has not brought all.
+    if (!__syncthreads_and(came)) return leave(a, epoch);
     if (threadIdx.x == 0) {
         __threadfence_system();
         store_release(delivered(a.arena[peer]), epoch << 20 | 1);

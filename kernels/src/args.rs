@@ -2,6 +2,10 @@
 
 /// Most ranks that the kernels serve.
 pub const MAX_RANKS: usize = 8;
+/// Most blocks of a launch.
+pub const MAX_BLOCKS: usize = 256;
+/// Where the number of the last call lies, once for each block.
+pub const EPOCHS_AT: u64 = 2048;
 /// Most chunks of a call of the copy engine.
 pub const MAX_CHUNKS: usize = 24;
 /// Words of one source in an arena.
@@ -148,6 +152,8 @@ pub const TROUBLE_TIMEOUT: u32 = 5;
 pub const TROUBLE_CORRUPT: u32 = 6;
 /// The ranks' results differ.
 pub const TROUBLE_DIFFER: u32 = 7;
+/// The peer's result lies in memory that is no longer registered.
+pub const TROUBLE_STALE: u32 = 8;
 
 /// One piece of data damaged on purpose, in the checked images.
 #[repr(C)]
@@ -194,6 +200,41 @@ mod tests {
             .filter(|l| !l.is_empty())
             .flat_map(field)
             .collect()
+    }
+
+    /// What `device/sync.cuh` does with lines, for flags of so many bits of the call's number beside `tag`: whether in any call
+    /// a line that was written in an earlier one, or wiped, would be taken for this call's.
+    fn takes_an_old_line(bits: u32, tag: u64, first: u64) -> bool {
+        const LINES: usize = 8;
+        let period = 1 << (bits - 1);
+        let flag = |call: u64| (call & ((1 << bits) - 1)) | tag << bits;
+        let mut lines = [[0u64; LINES]; 2];
+        let mut random = 1u64;
+        for call in first..first + (4 << bits) {
+            if call % period < 2 {
+                lines[(!call & 1) as usize] = [0; LINES];
+            }
+            let mine = &mut lines[(call & 1) as usize];
+            if mine.contains(&flag(call)) {
+                return true;
+            }
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            mine[..(random >> 33) as usize % LINES].fill(flag(call));
+        }
+        false
+    }
+
+    #[test]
+    fn no_line_of_an_earlier_call_is_taken_for_a_new_one() {
+        for bits in 4..=10 {
+            for first in [1, (1 << bits) - 5, (1 << (bits - 1)) - 3] {
+                assert!(!takes_an_old_line(bits, 1, first), "{bits} bits from {first}");
+            }
+        }
+        // Without a tag, lines that were wiped look like those of a call whose number has only zeros there.
+        assert!(takes_an_old_line(6, 0, 1));
+        let (sync, ll) = (include_str!("../device/sync.cuh"), include_str!("../device/ll.cuh"));
+        assert!(sync.contains("WIPE_PERIOD = 1 << 23;") && ll.contains("u32(epoch & 0xffffff) | u32(a.tag) << 24"));
     }
 
     #[test]
