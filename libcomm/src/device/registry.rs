@@ -116,13 +116,16 @@ impl std::fmt::Display for Misuse {
 #[derive(Debug)]
 pub(super) struct Registry<M: Memory> {
     windows: Vec<Option<Window<M::Mapping>>>,
+    /// Windows that were ever kept. Numbers are given out in turn, so that a graph which was captured with a window that is no
+    /// more finds an empty place for long, and not another window.
+    kept: usize,
     /// What is mapped, by rank, number and begin.
     mapped: Vec<(u32, u64, Address, Weak<M::Mapping>)>,
 }
 
 impl<M: Memory> Default for Registry<M> {
     fn default() -> Self {
-        Registry { windows: Vec::new(), mapped: Vec::new() }
+        Registry { windows: Vec::new(), kept: 0, mapped: Vec::new() }
     }
 }
 
@@ -136,7 +139,7 @@ impl<M: Memory> Registry<M> {
         if self.window_of(address).is_some() {
             return Err(format!("memory at {address:#x} is registered already"));
         }
-        if self.lowest_free() == args::WINDOWS {
+        if self.next_free().is_none() {
             return Err(format!("{} windows are registered, which is all there are", args::WINDOWS));
         }
         let allocation = memory.allocation(address)?;
@@ -168,11 +171,12 @@ impl<M: Memory> Registry<M> {
     /// the same in the same order.
     pub(super) fn keep(&mut self, offer: &Offer, bytes: u64, peers: Vec<Option<Part<M::Mapping>>>) -> usize {
         let window = Window { address: offer.allocation.base + offer.offset, bytes, id: offer.allocation.id, peers };
-        let number = self.lowest_free();
-        if number == self.windows.len() {
-            self.windows.push(None);
+        let number = self.next_free().unwrap_or(0); // `offer` has seen one
+        if number >= self.windows.len() {
+            self.windows.resize_with(number + 1, || None);
         }
         self.windows[number] = Some(window);
+        self.kept += 1;
         number
     }
 
@@ -218,8 +222,9 @@ impl<M: Memory> Registry<M> {
         numbered.into_iter().find(|(_, window)| holds(window))
     }
 
-    fn lowest_free(&self) -> usize {
-        self.windows.iter().position(Option::is_none).unwrap_or(self.windows.len())
+    fn next_free(&self) -> Option<usize> {
+        let mut numbers = (self.kept..self.kept + args::WINDOWS).map(|turn| turn % args::WINDOWS);
+        numbers.find(|number| self.windows.get(*number).is_none_or(Option::is_none))
     }
 }
 
@@ -357,8 +362,13 @@ mod tests {
         assert_eq!(two.registries[0].find(&two.drivers[0], 0x1000, 16), Ok(None));
         two.deregister(second);
         assert_eq!(two.mapped(), [0, 0]);
-        // The number is free again.
-        assert_eq!(two.register([0x1000, 0x1000], 16), Ok(0));
+        // Numbers come round.
+        for turn in 2..3 * args::WINDOWS {
+            let window = two.register([0x1000, 0x1000], 16).unwrap();
+            assert_eq!(window, turn % args::WINDOWS);
+            two.deregister(window);
+        }
+        two.register([0x1000, 0x1000], 16).unwrap();
         two.registries[0].forget_all();
         assert_eq!(two.mapped(), [0, 1]);
         assert!(two.registries[0].is_empty());
