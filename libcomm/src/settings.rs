@@ -42,6 +42,8 @@ pub struct Settings {
     pub ring: Option<Vec<u32>>,
     /// [`env::FAULT`].
     pub fault: Option<Fault>,
+    /// The number of the first call on device memory, odd and the same on all ranks: tests begin where numbers wrap around.
+    pub first_device_call: u64,
 }
 
 impl Settings {
@@ -63,6 +65,7 @@ impl Settings {
             link_health: 100,
             ring: None,
             fault: None,
+            first_device_call: 1,
         }
     }
 

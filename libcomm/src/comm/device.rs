@@ -296,6 +296,7 @@ impl Comm {
                 heap: &|| self.core.job.heap(),
                 link_health: self.core.job.settings.link_health,
                 ring: self.core.job.settings.ring.as_deref(),
+                first_call: self.core.job.settings.first_device_call,
             };
             let device = device::set_up(
                 &around,

@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use super::context::Context;
@@ -71,15 +72,25 @@ impl Module {
     }
 }
 
-/// Held during each launch. Where two threads of a process launch in one context at the same moment, each in a stream of its
+/// Whether launches of this process are made one at a time. Where two threads of a process launch in one context at the same moment, each in a stream of its
 /// own, the driver may have the one's work wait for the other's; ranks that are such threads then wait for each other for ever,
 /// once a call consists of several kernels, as a verified one does.
 ///
 /// What was tried (580.159.04, one H200, two to five such ranks, verified; 91 trials of `prun selftest --only faults`): without
 /// this, one trial in three to all of them end at their time limit, every thread having launched all of its kernels; with it,
 /// none. Modules loaded eagerly, stacks set aside before (`cuCtxSetLimit`), 8 or 32 connections, kernels without shared memory:
-/// no difference. With one connection nothing helps. Taken and left in some 20 ns.
+/// no difference. With one connection nothing helps.
+///
+/// So ranks that find others of their process on their GPU ask for this, and see to it that no launch waits for room in its
+/// stream (`device/pace.rs`); nobody else pays for it.
+static ONE_AT_A_TIME: AtomicBool = AtomicBool::new(false);
+/// Held during each launch then.
 static LAUNCHING: Mutex<()> = Mutex::new(());
+
+/// From now on launches of this process are made one at a time.
+pub fn launch_one_at_a_time() {
+    ONE_AT_A_TIME.store(true, Relaxed);
+}
 
 /// A kernel.
 #[derive(Clone, Copy)]
@@ -106,7 +117,8 @@ impl Function {
     #[inline]
     pub unsafe fn launch<A>(&self, blocks: u32, threads: u32, stream: StreamRef, arguments: &A) -> Result<()> {
         let mut list = [(&raw const *arguments).cast_mut().cast::<c_void>()];
-        let _alone = LAUNCHING.lock().unwrap_or_else(PoisonError::into_inner);
+        let one_at_a_time = ONE_AT_A_TIME.load(Relaxed);
+        let _alone = one_at_a_time.then(|| LAUNCHING.lock().unwrap_or_else(PoisonError::into_inner));
         // SAFETY: the driver copies the arguments before it returns; the rest is the caller's.
         unsafe {
             let driver = self.context.driver();

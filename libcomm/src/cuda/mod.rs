@@ -14,7 +14,7 @@ pub mod sys;
 
 pub use context::Context;
 pub use ipc::{Handle, PeerBuffer};
-pub use launch::{Function, Module};
+pub use launch::{Function, Module, launch_one_at_a_time};
 pub use memory::{DeviceBuffer, HostBuffer, PointerKind, Registered};
 pub use stream::{Event, Graph, Stream, StreamRef};
 pub use sys::{CudaError, Driver};

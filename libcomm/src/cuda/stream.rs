@@ -34,6 +34,15 @@ impl StreamRef {
         Ok(status != 0)
     }
 
+    /// Which graph is being captured in it, by a number that no other capture has; `None` if none is.
+    pub fn capture(self, driver: &Driver) -> Result<Option<u64>> {
+        const ACTIVE: c_int = 1;
+        let (mut status, mut id) = (0, 0);
+        // SAFETY: as above.
+        unsafe { driver.stream_capture(self.0, &mut status, &mut id) }?;
+        Ok((status == ACTIVE).then_some(id))
+    }
+
     /// Waits until all that was put into it is done.
     pub fn synchronize(self, driver: &Driver) -> Result<()> {
         // SAFETY: as above.

@@ -188,6 +188,7 @@ table! {
     stream_synchronize, "cuStreamSynchronize", (stream: Opaque);
     stream_wait, "cuStreamWaitEvent", (stream: Opaque, event: Opaque, flags: c_uint);
     stream_capturing, "cuStreamIsCapturing", (stream: Opaque, status: *mut c_int);
+    stream_capture, "cuStreamGetCaptureInfo", (stream: Opaque, status: *mut c_int, id: *mut u64);
     capture_begin, "cuStreamBeginCapture_v2", (stream: Opaque, mode: c_int);
     capture_end, "cuStreamEndCapture", (stream: Opaque, graph: *mut Opaque);
     capture_mode, "cuThreadExchangeStreamCaptureMode", (mode: *mut c_int);

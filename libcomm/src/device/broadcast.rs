@@ -23,6 +23,12 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
+    /// The same, beginning only when what is before them in the stream is over.
+    fn starting_late(self) -> Kernels {
+        let late = |function: Function| function.starting_early(false);
+        Kernels { ll: late(self.ll), push: late(self.push), push_any: late(self.push_any), ..self }
+    }
+
     /// Once in each context, however many communicators there are.
     pub(super) fn load(context: Context, checked: bool) -> Result<Kernels, CudaError> {
         static LOADED: Mutex<Vec<(Context, bool, Kernels)>> = Mutex::new(Vec::new());
@@ -87,6 +93,7 @@ impl Device {
         let _bound = self.context.bind()?;
         self.take_turns(call.stream)?;
         let kernels = self.broadcast.ok_or(CudaError::NoFunction("broadcast_ll"))?;
+        let kernels = if self.may_start_early() { kernels } else { kernels.starting_late() };
         let whole = (call.buffer | call.bytes).is_multiple_of(16);
         let (kernel, longest) = match plan.path {
             Path::Ll => (kernels.ll, self.machine.arena.ll_message()),
@@ -106,6 +113,7 @@ impl Device {
             let (buffer, bytes) = (call.buffer + at, longest.min(call.bytes - at));
             let args = Args { send: buffer, recv: buffer, count: bytes, ..common };
             self.epoch += 1;
+            self.keep_pace(call.stream)?;
             // SAFETY: the arguments hold the caller's buffer, valid until the stream is through by the caller's promise,
             // and arenas that live as long as this value, which waits for the context before it goes.
             unsafe { kernel.launch(plan.blocks, plan.threads, call.stream, &args)? };

@@ -11,6 +11,7 @@ pub(crate) mod broadcast;
 pub(crate) mod full;
 mod host_arena;
 pub(crate) mod nccl;
+mod pace;
 pub(crate) mod plan;
 mod proof;
 mod registry;
@@ -39,6 +40,7 @@ use crate::types::{DataType, Op, Operation};
 use nccl::{Nccl, NcclComm, UniqueId};
 use plan::{Machine, Path, Plan, chunks};
 
+use pace::Pace;
 use watched::Watched;
 
 pub(crate) use setup::{Around, set_up};
@@ -75,6 +77,10 @@ pub(crate) struct Device {
     lost: Option<args::Fault>,
     /// The last call's number on the device, replayed ones not counted.
     epoch: u64,
+    /// The number of the first one.
+    first_call: u64,
+    /// Where ranks of this process share the GPU.
+    pace: Option<Pace>,
     record: HostBuffer,
     staging: Option<HostBuffer>,
     /// For the copy engine, for flags behind its copies, and for waits before them.
@@ -85,7 +91,11 @@ pub(crate) struct Device {
     copied: Vec<Event>,
     free: Vec<Event>,
     serial: Event,
+    /// Of the last call that ran at once, and of the last one that became part of a graph, with the number of that.
     last_stream: Option<StreamRef>,
+    last_captured: Option<(StreamRef, u64)>,
+    /// Whether this call becomes part of a graph.
+    capturing: bool,
     /// Must go before the mapping of the segment does.
     _segment: Option<Registered>,
     arena: DeviceBuffer,
@@ -182,6 +192,13 @@ impl Kernels {
         };
         loaded.push((context, data_type, checked, kernels));
         Ok(kernels)
+    }
+
+    /// The same, beginning only when what is before them in the stream is over.
+    fn starting_late(self) -> Kernels {
+        let late = |function: Function| function.starting_early(false);
+        let Kernels { ll, ll_any, push, push_any, .. } = self;
+        Kernels { ll: late(ll), ll_any: late(ll_any), push: late(push), push_any: late(push_any), ..self }
     }
 }
 
@@ -335,10 +352,11 @@ impl Device {
             count: call.count,
             op: call.op as u32,
             signature: call.data_type as u64 | (call.op as u64) << 8 | call.count << 16,
-            tag: (call.data_type as u64 - 1) * 5 + call.op as u64,
+            tag: (call.data_type as u64 - 1) * 5 + call.op as u64 + 1, // not 0, which is what lines that were wiped have
             ..self.template
         };
         let kernels = self.kernels(call.data_type)?;
+        let kernels = if self.may_start_early() { kernels } else { kernels.starting_late() };
         let (blocks, threads, stream) = (plan.blocks, plan.threads, call.stream);
         let function = match plan.path {
             Path::Ll => {
@@ -389,6 +407,7 @@ impl Device {
     /// Sums what is sent, where that is compared; on a ring, where it is not what travels, the call itself does.
     fn before(&mut self, call: &DeviceCall, plan: &Plan, args: Args) -> Result<Args, CudaError> {
         self.epoch += 1;
+        self.keep_pace(call.stream)?;
         if !self.compares {
             return Ok(args);
         }
@@ -484,19 +503,36 @@ impl Device {
         call.stream.wait(&self.joined)
     }
 
-    /// Calls in another stream begin after those of the last one.
+    /// Calls in another stream begin after those of the last one, also in a graph of several streams. What runs at once and
+    /// what is captured have nothing to do with each other until that is replayed, which is the caller's to order.
     fn take_turns(&mut self, stream: StreamRef) -> Result<(), CudaError> {
-        let Some(last) = self.last_stream.filter(|last| *last != stream) else {
-            self.last_stream = Some(stream);
-            return Ok(());
-        };
         let driver = self.context.driver();
-        if !last.is_capturing(driver)? && !stream.is_capturing(driver)? {
-            self.serial.record(last)?;
+        let capture = stream.capture(driver)?;
+        let before = match capture {
+            None => {
+                let last = self.last_stream.replace(stream).filter(|last| *last != stream);
+                // One that is being captured meanwhile cannot be waited for.
+                last.map_or(Ok(None), |last| Ok(last.capture(driver)?.is_none().then_some(last)))?
+            }
+            Some(id) => {
+                let last = self.last_captured.replace((stream, id));
+                last.filter(|(last, its)| *last != stream && *its == id).map(|(last, _)| last)
+            }
+        };
+        if let Some(before) = before {
+            self.serial.record(before)?;
             stream.wait(&self.serial)?;
         }
-        self.last_stream = Some(stream);
+        self.capturing = capture.is_some();
         Ok(())
+    }
+
+    /// Before the launches of one part of a call.
+    fn keep_pace(&mut self, stream: StreamRef) -> Result<(), CudaError> {
+        match &mut self.pace {
+            Some(pace) if !self.capturing => pace.keep(stream), // what is captured does not run yet
+            _ => Ok(()),
+        }
     }
 
     fn kernels(&mut self, data_type: DataType) -> Result<Kernels, CudaError> {
@@ -507,6 +543,12 @@ impl Device {
         let kernels = Kernels::load(self.context, data_type, self.checked)?;
         self.kernels[place] = Some(kernels);
         Ok(kernels)
+    }
+
+    /// Whether kernels may begin while those before them still end: not where ranks of this process share the GPU, which would
+    /// be full of two calls of one, while another's has no room.
+    fn may_start_early(&self) -> bool {
+        self.machine.sharing == 1
     }
 
     /// Loads the kernels of all types for zero copy, where it is what calls on registered memory go by.
@@ -622,6 +664,10 @@ fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
         args::TROUBLE_CORRUPT => {
             let (chunk, sent, arrived) = (u64::from(record.chunk), record.ours, record.theirs);
             CommError::ChunkCorrupt { call: made, from: peer, to: rank, chunk, sent, arrived }
+        }
+        args::TROUBLE_STALE => {
+            let why = "a graph was replayed that puts a result into memory which has been deregistered since";
+            CommError::invalid(made.operation, why)
         }
         args::TROUBLE_DIFFER => CommError::ResultsDiffer {
             call: made,

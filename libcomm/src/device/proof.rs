@@ -19,8 +19,6 @@ const LIMIT: Duration = Duration::from_secs(2);
 const BYTES: u64 = 1 << 20;
 /// Of these, what the copy engine sends back.
 const COPIED: u64 = 256 << 10;
-/// The proof is the device's first call.
-const EPOCH: u64 = 1;
 
 impl Device {
     /// Proves the way with all ranks; why it is not to be used, if any of them says so.
@@ -46,7 +44,7 @@ impl Device {
             count: self.proof_bytes(),
             recv: self.arena.address() + args::PROOF_AT,
             limit_ns: LIMIT.as_nanos() as u64,
-            signature: u64::MAX,
+            signature: u64::MAX >> 1, // nobody else's; the highest bit is no part of one
             ..self.template
         };
         // SAFETY: the arguments hold arenas of ours and the peers'.
@@ -68,7 +66,7 @@ impl Device {
             return Ok(());
         }
         let (layout, peer) = (&self.machine.arena, self.template.rank ^ 1);
-        let came = layout.bulk_at + EPOCH % 2 * layout.bulk_bytes + u64::from(peer) * self.proof_bytes();
+        let came = layout.bulk_at + self.first_call % 2 * layout.bulk_bytes + u64::from(peer) * self.proof_bytes();
         let to = self.template.arena[peer as usize] + layout.copy_at;
         let (stream, driver) = (self.streams[0].get(), self.context.driver());
         // SAFETY: both arenas have that layout; nothing else is in the slots before the first call.
@@ -138,6 +136,8 @@ mod tests {
     use super::*;
     use crate::shm::mailbox::Refusal;
 
+    type Open<'a> = dyn FnMut(u32, &[u8]) -> Result<(), String> + 'a;
+
     #[test]
     fn the_pattern_tells_ranks_directions_and_places_apart() {
         let mut words = Vec::new();
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn one_verdict_against_it_is_everyones() {
-        let mut all_well = |blob: &[u8], open: &mut dyn FnMut(u32, &[u8]) -> Result<(), String>| {
+        let mut all_well = |blob: &[u8], open: &mut Open<'_>| {
             assert_eq!(blob[0], 0);
             open(1, blob).unwrap();
             Ok(Exchanged::All(vec![None, Some(())]))
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(agree(Ok(()), &mut all_well).unwrap(), None);
         let why = "of 8 words that the peers copied, 1 did not arrive as they were";
         assert_eq!(verdict(1, 64, "copied"), Err(why.into()));
-        let mut lost = |blob: &[u8], open: &mut dyn FnMut(u32, &[u8]) -> Result<(), String>| {
+        let mut lost = |blob: &[u8], open: &mut Open<'_>| {
             let why = open(1, blob).unwrap_err();
             Ok(Exchanged::Fallback(Refusal { rank: 0, peer: 1, why }))
         };

@@ -7,6 +7,7 @@ use kernels::args::{self, Args};
 
 use super::arena::Arena;
 use super::host_arena;
+use super::pace::Pace;
 use super::plan::Machine;
 use super::told::Told;
 use super::{Common, Device, Kernels, Peer, Took, register_segment};
@@ -34,23 +35,22 @@ pub(super) struct Offer {
     pub(super) memory_bytes: u64,
     pub(super) address: u64,
     pub(super) device: u64,
-    pub(super) multiprocessors: u64,
     pub(super) uuid: [u8; 16],
     pub(super) handle: [u8; 64],
 }
 
 impl Offer {
-    pub(super) const BYTES: usize = 7 * 8 + 16 + 64;
+    pub(super) const BYTES: usize = 6 * 8 + 16 + 64;
 
     pub(super) fn to_bytes(self) -> [u8; Offer::BYTES] {
         let mut bytes = [0; Offer::BYTES];
-        let device = [self.address, self.device, self.multiprocessors];
+        let device = [self.address, self.device];
         let words = [self.usable, self.pid, self.pid_namespace, self.memory_bytes].into_iter().chain(device);
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
-        bytes[56..72].copy_from_slice(&self.uuid);
-        bytes[72..].copy_from_slice(&self.handle);
+        bytes[48..64].copy_from_slice(&self.uuid);
+        bytes[64..].copy_from_slice(&self.handle);
         bytes
     }
 
@@ -63,9 +63,8 @@ impl Offer {
             memory_bytes: word(3),
             address: word(4),
             device: word(5),
-            multiprocessors: word(6),
-            uuid: std::array::from_fn(|k| bytes[56 + k]),
-            handle: std::array::from_fn(|k| bytes[72 + k]),
+            uuid: std::array::from_fn(|k| bytes[48 + k]),
+            handle: std::array::from_fn(|k| bytes[64 + k]),
         }
     }
 
@@ -121,6 +120,8 @@ pub(crate) struct Around<'a> {
     pub(crate) link_health: u32,
     /// The order of the ranks around a ring, as this rank was told.
     pub(crate) ring: Option<&'a [u32]>,
+    /// The number of the proof, which is the first call; odd. Tests begin where numbers wrap around.
+    pub(crate) first_call: u64,
 }
 
 /// An exchange over the mailbox, as the communicator does it.
@@ -148,7 +149,7 @@ pub(crate) fn set_up(
         ));
     }
     let own_memory = context.memory_bytes()? as u64;
-    let own = Told::new(own_memory, around.link_health, around.ring);
+    let own = Told::new(own_memory, context.multiprocessors()?, around.link_health, around.ring);
     let told = match exchange_told(&own.to_bytes(), &mut |_, bytes| Ok(Told::from_bytes(bytes)))? {
         Exchanged::All(others) => own.agreed(&others),
         Exchanged::Fallback(_) => own,
@@ -179,7 +180,6 @@ pub(crate) fn set_up(
         memory_bytes: own_memory,
         address: arena.address(),
         device: u64::from(context.device()),
-        multiprocessors: u64::from(context.multiprocessors()?),
         uuid: context.uuid()?,
         handle: handle.map_or([0; 64], |handle| handle.0),
     };
@@ -192,15 +192,15 @@ pub(crate) fn set_up(
     let f32_kernels = if around.size > 1 { Some(Kernels::load(context, DataType::F32, checked)?) } else { None };
     let mut took = Took { kernels: loading.elapsed(), ..Took::default() };
     let mut typed: Vec<Kernels> = Vec::new();
+    let mut shares = false;
     let mut uuids = vec![offer.uuid];
-    let mut multiprocessors = offer.multiprocessors;
     let mut open = |_: u32, bytes: &[u8]| {
         let theirs = Offer::from_bytes(bytes);
         uuids.push(theirs.uuid);
-        multiprocessors = multiprocessors.min(theirs.multiprocessors);
         if own_fault.is_some_and(|fault| fault.kind == Kind::Refuse) {
             return Err("refused on purpose".into());
         }
+        shares |= offer.same_process(&theirs) && offer.uuid == theirs.uuid;
         // Loading may wait for all work of the context, and later a kernel of a rank in this process may be waiting for
         // us.
         if offer.same_process(&theirs) && typed.is_empty() {
@@ -262,7 +262,7 @@ pub(crate) fn set_up(
     };
     let machine = Machine {
         ranks: around.size,
-        multiprocessors: multiprocessors as u32,
+        multiprocessors: told.multiprocessors,
         // Whoever refused has not seen everyone's.
         sharing: if detour.is_none() { most_alike(&uuids) } else { around.size },
         arena: layout,
@@ -288,7 +288,9 @@ pub(crate) fn set_up(
         checked,
         compares,
         lost: own_fault.map(args::Fault::from).filter(|fault| fault.kind == args::FAULT_DROP),
-        epoch: 1, // the proof's
+        epoch: around.first_call, // the proof's
+        first_call: around.first_call,
+        pace: None,
         record,
         staging: None,
         streams,
@@ -299,6 +301,8 @@ pub(crate) fn set_up(
         free: Vec::new(),
         serial: Event::new(context)?,
         last_stream: None,
+        last_captured: None,
+        capturing: false,
         _segment: segment.ok(),
         arena: ManuallyDrop::into_inner(arena),
     };
@@ -306,6 +310,11 @@ pub(crate) fn set_up(
     for (place, kernels) in device.kernels.iter_mut().zip(typed) {
         *place = Some(kernels);
     }
+    if shares {
+        crate::cuda::launch_one_at_a_time();
+        device.pace = Some(Pace::new(context)?);
+    }
+    device.begin()?;
     device.lay_out()?;
     if around.size == 1 || device.staged {
         return Ok(device);
@@ -329,7 +338,9 @@ pub(crate) fn set_up(
             },
         };
         if device.staged {
+            // What the kernels of the proof have found is no trouble of the calls that come, which need none.
             device.host_arenas.clear();
+            device.forget_trouble()?;
         }
     }
     Ok(device)
@@ -378,13 +389,24 @@ impl Device {
     /// Goes on with arenas in the host's memory, as if there had been no call yet: no kernel runs, and none of the peers'
     /// has to do with those.
     fn start_anew(&mut self, arenas: Vec<Registered>, layout: Arena, fault: Option<Fault>) -> Result<(), CudaError> {
-        self.arena.fill(0, CONTROL_BYTES, 0)?;
+        self.forget_trouble()?;
         if let Some(fault) = fault.filter(|fault| fault.call != 0) {
             self.arena.write(args::FAULT_AT as usize, &[args::Fault::from(fault)])?;
         }
-        self.record.clear();
         (self.host_arenas, self.machine.arena, self.machine.in_host) = (arenas, layout, true);
+        self.begin()?;
         self.lay_out()
+    }
+
+    /// As if no kernel had run.
+    fn forget_trouble(&mut self) -> Result<(), CudaError> {
+        self.record.clear();
+        self.arena.fill(0, CONTROL_BYTES, 0)
+    }
+
+    /// Has each block of the first call, which is the proof, find its number.
+    fn begin(&self) -> Result<(), CudaError> {
+        self.arena.write(args::EPOCHS_AT as usize, &[self.first_call - 1; args::MAX_BLOCKS])
     }
 }
 
@@ -400,7 +422,6 @@ mod tests {
             memory_bytes: 1 << 37,
             address: 0x7000_0000_0000,
             device: u64::from(gpu),
-            multiprocessors: 132,
             uuid: [gpu; 16],
             handle: [pid as u8; 64],
         }
