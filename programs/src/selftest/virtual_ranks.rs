@@ -1,10 +1,11 @@
 //! Two to eight ranks in this process, on one GPU.
+#![expect(unsafe_code, reason = "buffers of the device")]
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use comm::node::JobSegment;
-use comm::{Comm, Op, Path, Settings};
+use comm::{Comm, DataType, Op, Path, Settings};
 
 use super::rank::Rank;
 use super::{PATHS, all_types, arithmetic, broadcasts, part};
@@ -35,6 +36,8 @@ fn one(segment: &JobSegment, number: u32, n: u32) -> anyhow::Result<bool> {
     settings.timeout = Some(Duration::from_secs(60)); // the first time, the driver compiles all types
     // Not by their numbers, as it is where links differ: rank 0, then the odd ones, then the others.
     settings.ring = Some((0..1).chain((1..n).step_by(2)).chain((2..n).step_by(2)).collect());
+    // Numbers of calls go through where lines are wiped, and where their flags wrap around.
+    settings.first_device_call = if n.is_multiple_of(2) { (1 << 23) - 21 } else { (1 << 24) - 21 };
     let comm = Comm::attach(segment.as_fd(), settings)?;
     let rank = Rank::new(&comm, 0)?;
     comm.barrier()?;
@@ -45,6 +48,9 @@ fn one(segment: &JobSegment, number: u32, n: u32) -> anyhow::Result<bool> {
     let few = [("auto", None), ("ll", Some(Path::Ll)), ("ring", Some(Path::Ring))];
     let mut ok = all_types(&rank, if n == 2 { PATHS } else { &few }, &[1, 3, 1000, 70_001]);
     ok &= broadcasts(&rank);
+    for (title, count, calls) in [("2000 short calls without waiting", 256, 2000), ("60 long ones", 1 << 20, 60)] {
+        ok &= part(&comm, &format!("{n} virtual ranks, {title}"), || ahead(&rank, count, calls));
+    }
     if n == 4 {
         ok &= part(&comm, "bf16 is rounded once", || arithmetic::rounding(&rank));
     }
@@ -55,4 +61,24 @@ fn one(segment: &JobSegment, number: u32, n: u32) -> anyhow::Result<bool> {
     drop(rank);
     comm.finalize()?;
     Ok(ok)
+}
+
+/// Means of the same data again and again, each call put behind the others without waiting for any.
+fn ahead(rank: &Rank<'_>, count: usize, calls: usize) -> anyhow::Result<()> {
+    let (stream, base) = (rank.stream.get(), rank.buffer.address());
+    rank.buffer.write(0, &vec![1.0 + rank.comm.rank() as f32; count])?;
+    for _ in 0..calls {
+        // SAFETY: inside the buffer.
+        unsafe {
+            let (send, recv) = (base as *const _, base as *mut _);
+            rank.comm.all_reduce_stream_raw(send, recv, count, DataType::F32, Op::Avg, stream.raw())?;
+        }
+    }
+    stream.synchronize(rank.context.driver())?;
+    rank.comm.async_error()?;
+    let mut result = vec![0f32; count];
+    rank.buffer.read(0, &mut result)?;
+    let mean = (1..=rank.comm.size()).sum::<u32>() as f32 / rank.comm.size() as f32;
+    ensure!(result.iter().all(|x| (*x - mean).abs() < 1e-3), "{} instead of {mean}", result[0]);
+    Ok(())
 }
