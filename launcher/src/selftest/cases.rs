@@ -41,7 +41,7 @@ const fn one_gpu(name: &'static str, ranks: u32, tries: &'static str) -> Case {
 }
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 30] = [
+pub const CASES: [Case; 31] = [
     host("host-2", 2, "host", "every collective, type and operation in host memory"),
     host("host-5", 5, "host", "the same"),
     Case {
@@ -118,6 +118,13 @@ pub const CASES: [Case; 30] = [
         options: &["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"],
         limit_s: 120,
         ..pair("faults", "faults", "data damaged on purpose is found, a late rank harms nothing")
+    },
+    Case {
+        gpus: 1,
+        ranks: 1,
+        options: &["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"],
+        limit_s: 120,
+        ..pair("mismatches", "mismatches", "calls that differ, on every path")
     },
 ];
 

@@ -8,6 +8,7 @@ mod broadcast;
 mod faults;
 mod host;
 mod memory;
+mod mismatches;
 mod pair;
 mod peer_access;
 mod rank;
@@ -34,20 +35,20 @@ pub fn run(case: &str) -> u8 {
         "sanitize" => sanitize::run(Verify::Off),
         "sanitize-verify" => sanitize::run(Verify::Every),
         "peer-access" => peer_access::run(),
-        "faults" => faults::run().map(|(trials, failed)| {
-            println!(
-                "{} {} of {trials} trials with damaged data",
-                if failed == 0 { "ok  " } else { "FAIL" },
-                trials - failed
-            );
-            failed == 0
-        }),
+        "faults" => faults::run().map(|found| trials("trials with damaged data", found)),
+        "mismatches" => mismatches::run().map(|found| trials("trials of calls that differ", found)),
         _ => Comm::init().map_err(anyhow::Error::from).and_then(|comm| in_job(case, comm)),
     };
     u8::from(!done.unwrap_or_else(|error| {
         println!("FAIL {case}: {error:#}");
         false
     }))
+}
+
+/// Says how many trials there were, and whether all went as they should.
+fn trials(what: &str, (trials, failed): (usize, usize)) -> bool {
+    println!("{} {} of {trials} {what}", if failed == 0 { "ok  " } else { "FAIL" }, trials - failed);
+    failed == 0
 }
 
 fn in_job(case: &str, comm: Comm) -> anyhow::Result<bool> {
