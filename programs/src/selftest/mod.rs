@@ -12,6 +12,7 @@ mod pair;
 mod peer_access;
 mod rank;
 mod registered;
+mod right;
 mod sanitize;
 mod virtual_ranks;
 
