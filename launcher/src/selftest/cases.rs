@@ -133,4 +133,10 @@ mod tests {
         assert_eq!(names.len(), CASES.len());
         assert!(CASES.iter().all(|case| case.limit_s > 0 && case.ranks > 0));
     }
+
+    #[test]
+    fn ranks_know_every_word() {
+        let unknown: Vec<_> = CASES.iter().filter(|case| !programs::selftest::is_case(case.word)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
 }
