@@ -18,6 +18,7 @@ mod virtual_ranks;
 
 use std::time::Instant;
 
+use anyhow::bail;
 use comm::cuda::{Context, Driver};
 use comm::{Comm, Op, Path, Verify};
 use half::bf16;
@@ -128,6 +129,7 @@ fn everything(rank: &Rank<'_>) -> bool {
     let comm = rank.comm;
     // The first call says which way the data goes.
     let mut ok = part(comm, "set up, and one call", || one_call(rank));
+    ok &= part(comm, "the way that the data goes", || goes_as_it_should(comm));
     // Where the host reduces there is one path only.
     ok &= all_types(rank, if comm.is_staged() { &PATHS[..1] } else { PATHS }, COUNTS);
     ok &= broadcasts(rank);
@@ -161,6 +163,26 @@ fn everything(rank: &Rank<'_>) -> bool {
         ok &= part(comm, "the runtime's last error", || memory::runtime(rank));
     }
     ok
+}
+
+/// Data goes through the host only where it must: results are right either way, and nothing else tells.
+fn goes_as_it_should(comm: &Comm) -> anyhow::Result<()> {
+    let alone = Context::devices(Driver::get()?)? >= comm.size();
+    let is_off = std::env::var(comm::env::P2P).is_ok_and(|value| value == "off");
+    match wrong_way(comm.staged_because().as_deref(), alone, is_off) {
+        Some(why) => bail!("{why}"),
+        None => Ok(()),
+    }
+}
+
+/// What is wrong with going through the host, or not, where every rank has a GPU `alone` and peers' memory may be mapped
+/// unless that is `off`.
+fn wrong_way(through_host: Option<&str>, alone: bool, is_off: bool) -> Option<String> {
+    match through_host {
+        Some(why) if alone && !is_off => Some(format!("data goes through the host: {why}")),
+        None if is_off => Some("data does not go through the host, although it should".into()),
+        _ => None,
+    }
 }
 
 /// On as many paths as there are; where the host moves the data, on one.
@@ -257,5 +279,15 @@ mod tests {
         words.dedup();
         assert_eq!(words.len(), CASES.len());
         assert_eq!(run("no case"), 1);
+    }
+
+    #[test]
+    fn a_detour_is_wrong_only_where_every_rank_has_a_gpu_of_its_own() {
+        let why = Some("rank 1 cannot map rank 0's memory: no");
+        assert!(wrong_way(why, true, false).is_some_and(|wrong| wrong.ends_with("memory: no")));
+        assert_eq!(wrong_way(None, true, false), None);
+        assert_eq!(wrong_way(why, false, false), None);
+        assert_eq!(wrong_way(why, true, true), None);
+        assert!(wrong_way(None, true, true).is_some());
     }
 }
