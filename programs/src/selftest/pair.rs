@@ -175,7 +175,7 @@ pub(super) fn mismatch(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
     usable(rank)
 }
 
-/// Rank 1 is killed in the middle of calls, or of replays; the other's call fails in under a second.
+/// Rank 1 is killed in the middle of calls, or of replays; the other's call fails in under a second and says who is gone.
 pub(super) fn killed(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
     let (comm, base, driver) = (rank.comm, rank.buffer.address(), rank.context.driver());
     super::outlive();
@@ -187,7 +187,12 @@ pub(super) fn killed(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
             comm.all_reduce_stream_raw(send, recv, counts[round % 4], DataType::F32, Op::Sum, stream)
         }
     };
+    // Results go straight into the peer's memory only where it is registered.
+    if std::env::var(comm::env::PROTO).is_ok_and(|path| path == "zero-copy") {
+        comm.register_raw(base as *mut _, rank.buffer.bytes())?;
+    }
     call(0)?;
+    super::goes_as_it_should(comm)?;
     let graphs = match replayed {
         true => (0..4).map(|i| rank.capture(|| Ok(call(i)?))).collect::<anyhow::Result<Vec<_>>>()?,
         false => Vec::new(),
@@ -205,6 +210,10 @@ pub(super) fn killed(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
         if let Err(error) = called.and_then(|()| comm.async_error()) {
             let took = began.elapsed();
             println!("rank 0 after {took:?}, round {round}: {error}");
+            ensure!(
+                matches!(error, CommError::RankExited { rank: 1, .. }),
+                "it does not say that rank 1 is gone: {error}"
+            );
             ensure!(took < Duration::from_secs(1), "took {took:?}");
             return usable(rank);
         }
