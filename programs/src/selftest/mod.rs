@@ -5,6 +5,7 @@
 mod arithmetic;
 mod beside;
 mod broadcast;
+mod damage;
 mod faults;
 mod host;
 mod memory;
@@ -67,7 +68,7 @@ const CASES: [(&str, Case); 18] = [
     ("refused", Part("a pair that cannot", pair::refused, Left)),
     ("mismatch", Part("mismatched calls name both", |rank| pair::mismatch(rank, false), Failed)),
     ("mismatch-graph", Part("mismatched replays name both", |rank| pair::mismatch(rank, true), Failed)),
-    ("damaged", Part("damaged data", pair::damaged, Failed)),
+    ("damaged", Part("damaged data", damage::damaged, Failed)),
     ("killed", Part("a killed rank", |rank| pair::killed(rank, false), Failed)),
     ("killed-graph", Part("a rank killed between replays", |rank| pair::killed(rank, true), Failed)),
     ("killed-nccl", Part("a rank killed in NCCL's calls", beside::killed_nccl, Failed)),

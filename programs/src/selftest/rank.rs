@@ -164,6 +164,15 @@ impl Rank<'_> {
         Ok(graph?)
     }
 
+    /// Whether the context still works.
+    pub(super) fn is_usable(&self) -> anyhow::Result<()> {
+        self.buffer.fill(0, 1 << 20, 7)?;
+        let mut back = vec![0u8; 1 << 20];
+        self.buffer.read(0, &mut back)?;
+        ensure!(back.iter().all(|byte| *byte == 7), "the context is of no use any more");
+        Ok(())
+    }
+
     fn read_bytes(&self, at: usize) -> anyhow::Result<[u8; 32]> {
         let mut bytes = [0; 32];
         self.buffer.read(at, &mut bytes)?;
