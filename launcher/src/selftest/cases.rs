@@ -57,10 +57,14 @@ pub const CASES: [Case; 34] = [
     Case { limit_s: 120, ..pair("pair", "pair", "two GPUs: types, operations, paths, lengths, graphs, streams") },
     Case { ends_well: false, limit_s: 20, ..pair("mismatch", "mismatch", "ranks that call different things") },
     killed("killed", &[], "a rank killed in the middle of calls"),
-    killed("killed-copy", &["-x", "PRUN_PROTO=copy"], "the same where the copy engine moves the data"),
-    killed("killed-ring", &["-x", "PRUN_PROTO=ring"], "the same where it goes around a ring"),
-    killed("killed-zero", &["-x", "PRUN_PROTO=zero-copy"], "the same where results go straight into the peer's memory"),
-    killed("killed-host", &["-x", "PRUN_P2P=off"], "the same where data goes through the host"),
+    killed("killed-copy", &["-x", "PRUN_PROTO=copy"], "a rank killed while the copy engine moves the data"),
+    killed("killed-ring", &["-x", "PRUN_PROTO=ring"], "a rank killed while data goes around a ring"),
+    killed(
+        "killed-zero",
+        &["-x", "PRUN_PROTO=zero-copy"],
+        "a rank killed while results go straight into the peer's memory",
+    ),
+    killed("killed-host", &["-x", "PRUN_P2P=off"], "a rank killed while data goes through the host"),
     Case {
         ends_well: false,
         limit_s: 20,
@@ -73,7 +77,7 @@ pub const CASES: [Case; 34] = [
     },
     Case { starts: 20, ..killed("restart", &[], "memory and starts after a rank was killed") },
     Case { limit_s: 20, ..pair("late", "late", "a rank that comes two seconds late") },
-    Case { options: &["--verify"], limit_s: 120, ..pair("verify", "pair", "the same, every transfer verified") },
+    Case { options: &["--verify"], limit_s: 120, ..pair("verify", "pair", "the case pair, every transfer verified") },
     Case { options: &["-x", "PRUN_P2P=off"], ..pair("p2p-off", "pair", "data through the host") },
     Case {
         options: &["-x", "PRUN_FAULT=refuse:rank=1"],

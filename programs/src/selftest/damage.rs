@@ -3,7 +3,7 @@
 //! Both push their data to the other, so that what is damaged on the way to one rank is wrong there alone. Behind the call
 //! each block tells the peer the sums of its chunks, before it compares (`compare_sums` in `kernels/device`): whoever is
 //! second has what it needs for its own finding. Only a rank that is still waiting for something else when the peer has
-//! failed hears of it from there.
+//! failed, or whose peer has rounded the change away, hears of it from there.
 
 use anyhow::{Context as _, ensure};
 use comm::fault::{Fault, Kind, Stage};
