@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use comm::env;
+use comm::{DataType, Op, env};
 use programs::bench::collective::Collective;
 use programs::bench::wire::{DeviceJob, Hello, Job, Place, SetUp};
 
@@ -68,21 +68,7 @@ impl Told {
 /// # Errors
 /// [`Refused`] if one of them is not there.
 pub fn contestants(args: &BenchArgs, job: &Job) -> Result<(Vec<Contestant>, Told), Refused> {
-    for rival in &args.against {
-        let on_gpus = !matches!(rival, Rival::Mpi);
-        if on_gpus != args.device {
-            let (what, try_) = match on_gpus {
-                true => ("NCCL and PyTorch are measured between GPUs only", "--device"),
-                false => ("MPI is measured on the host only", "leave out --device"),
-            };
-            return Err(Refused::new(what).try_instead(try_));
-        }
-    }
-    if args.against.contains(&Rival::Torch) && job.collective != Collective::AllReduce {
-        return Err(
-            Refused::new("PyTorch's symmetric memory is measured with allreduce only").try_instead("--against nccl")
-        );
-    }
+    comparable(args)?;
     let mut told = Told::default();
     let mut all = Vec::new();
     let asked = |rival| args.against.contains(&rival);
@@ -119,6 +105,40 @@ pub fn contestants(args: &BenchArgs, job: &Job) -> Result<(Vec<Contestant>, Told
         all.extend(twins.into_iter().map(|twin| Contestant::Mpi(twin, workshop.clone(), None)));
     }
     Ok((all, told))
+}
+
+/// Whether every rival can do what libcomm is to do; said before anything is started.
+fn comparable(args: &BenchArgs) -> Result<(), Refused> {
+    for rival in &args.against {
+        let on_gpus = !matches!(rival, Rival::Mpi);
+        if on_gpus != args.device {
+            let (what, try_) = match on_gpus {
+                true => ("NCCL and PyTorch are measured between GPUs only", "--device"),
+                false => ("MPI is measured on the host only", "leave out --device"),
+            };
+            return Err(Refused::new(what).try_instead(try_));
+        }
+    }
+    match args.against.contains(&Rival::Torch).then(|| not_by_torch(args)).flatten() {
+        Some((what, try_)) => Err(Refused::new(what).try_instead(try_)),
+        None => Ok(()),
+    }
+}
+
+/// What is asked for and PyTorch's symmetric memory, or the runner, does not have; and what to try.
+fn not_by_torch(args: &BenchArgs) -> Option<(String, &'static str)> {
+    if args.collective != Collective::AllReduce {
+        return Some(("PyTorch's symmetric memory is measured with allreduce only".into(), "--against nccl"));
+    }
+    if args.op != Op::Sum {
+        return Some((format!("PyTorch's symmetric memory has sums only, and no {}", args.op), "-o sum"));
+    }
+    if !matches!(args.data_type, DataType::F32 | DataType::BF16) {
+        let name = type_name(args.data_type);
+        return Some((format!("PyTorch's symmetric memory adds float and bfloat16 only, not {name}"), "-d float"));
+    }
+    let asked = [(args.cold, "--cold"), (args.percentiles, "--percentiles")].into_iter().find(|(asked, _)| *asked);
+    asked.map(|(_, option)| (format!("PyTorch is measured in batches only, without {option}"), "--against nccl"))
 }
 
 fn start_own(
@@ -216,6 +236,43 @@ impl Contestant {
         match self {
             Contestant::Job(_, session) => session.end(),
             Contestant::Mpi(..) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn what_a_rival_cannot_do_is_refused_with_what_to_try() {
+        let table: [(&[&str], &str, &str); 10] = [
+            (&["allreduce", "--against", "nccl"], "NCCL and PyTorch are measured between GPUs only", "--device"),
+            (&["allreduce", "--device", "--against", "mpi"], "MPI is measured on the host only", "leave out --device"),
+            (&["broadcast", "--device", "--against", "torch"], "with allreduce only", "--against nccl"),
+            (&["allreduce", "--device", "--against", "torch", "-o", "max"], "sums only, and no max", "-o sum"),
+            (&["allreduce", "--device", "--against", "nccl,torch", "-o", "avg"], "sums only, and no avg", "-o sum"),
+            (&["allreduce", "--device", "--against", "torch", "-d", "int32"], "bfloat16 only, not int32", "-d float"),
+            (&["allreduce", "--device", "--against", "torch", "-d", "half"], "bfloat16 only, not half", "-d float"),
+            (&["allreduce", "--device", "--against", "torch", "-d", "double"], "only, not double", "-d float"),
+            (&["allreduce", "--device", "--against", "torch", "--cold"], "without --cold", "--against nccl"),
+            (
+                &["allreduce", "--device", "--against", "torch", "--percentiles"],
+                "without --percentiles",
+                "--against nccl",
+            ),
+        ];
+        for (words, message, try_) in table {
+            let args = BenchArgs::parse_from(["prun bench"].iter().chain(words));
+            let refused = comparable(&args).unwrap_err();
+            assert!(refused.message.contains(message), "{words:?}: {}", refused.message);
+            assert_eq!(refused.try_.as_deref(), Some(try_), "{words:?}");
+        }
+        for words in [&["allreduce", "--device", "--graph", "--against", "nccl,torch", "-d", "bfloat16"][..], &["scan"]]
+        {
+            assert!(comparable(&BenchArgs::parse_from(["prun bench"].iter().chain(words))).is_ok(), "{words:?}");
         }
     }
 }

@@ -32,6 +32,10 @@ const fn pair(name: &'static str, word: &'static str, tries: &'static str) -> Ca
     Case { name, tries, gpus: 2, ranks: 2, word, options: &[], ends_well: true, limit_s: 60, starts: 0 }
 }
 
+const fn killed(name: &'static str, options: &'static [&'static str], tries: &'static str) -> Case {
+    Case { options, ends_well: false, limit_s: 30, ..pair(name, "killed", tries) }
+}
+
 const fn damaged(name: &'static str, options: &'static [&'static str], tries: &'static str) -> Case {
     Case { options, ends_well: false, limit_s: 30, ..pair(name, "damaged", tries) }
 }
@@ -41,7 +45,7 @@ const fn one_gpu(name: &'static str, ranks: u32, tries: &'static str) -> Case {
 }
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 31] = [
+pub const CASES: [Case; 35] = [
     host("host-2", 2, "host", "every collective, type and operation in host memory"),
     host("host-5", 5, "host", "the same"),
     Case {
@@ -52,7 +56,15 @@ pub const CASES: [Case; 31] = [
     Case { ends_well: false, ..host("host-killed", 3, "host-killed", "a rank killed in the middle of calls") },
     Case { limit_s: 120, ..pair("pair", "pair", "two GPUs: types, operations, paths, lengths, graphs, streams") },
     Case { ends_well: false, limit_s: 20, ..pair("mismatch", "mismatch", "ranks that call different things") },
-    Case { ends_well: false, limit_s: 30, ..pair("killed", "killed", "a rank killed in the middle of calls") },
+    killed("killed", &[], "a rank killed in the middle of calls"),
+    killed("killed-copy", &["-x", "PRUN_PROTO=copy"], "a rank killed while the copy engine moves the data"),
+    killed("killed-ring", &["-x", "PRUN_PROTO=ring"], "a rank killed while data goes around a ring"),
+    killed(
+        "killed-zero",
+        &["-x", "PRUN_PROTO=zero-copy"],
+        "a rank killed while results go straight into the peer's memory",
+    ),
+    killed("killed-host", &["-x", "PRUN_P2P=off"], "a rank killed while data goes through the host"),
     Case {
         ends_well: false,
         limit_s: 20,
@@ -63,14 +75,9 @@ pub const CASES: [Case; 31] = [
         limit_s: 30,
         ..pair("killed-graph", "killed-graph", "a rank killed in the middle of replays")
     },
-    Case {
-        ends_well: false,
-        limit_s: 30,
-        starts: 20,
-        ..pair("restart", "killed", "memory and starts after a rank was killed")
-    },
+    Case { starts: 20, ..killed("restart", &[], "memory and starts after a rank was killed") },
     Case { limit_s: 20, ..pair("late", "late", "a rank that comes two seconds late") },
-    Case { options: &["--verify"], limit_s: 120, ..pair("verify", "pair", "the same, every transfer verified") },
+    Case { options: &["--verify"], limit_s: 120, ..pair("verify", "pair", "the case pair, every transfer verified") },
     Case { options: &["-x", "PRUN_P2P=off"], ..pair("p2p-off", "pair", "data through the host") },
     Case {
         options: &["-x", "PRUN_FAULT=refuse:rank=1"],
@@ -139,5 +146,11 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), CASES.len());
         assert!(CASES.iter().all(|case| case.limit_s > 0 && case.ranks > 0));
+    }
+
+    #[test]
+    fn ranks_know_every_word() {
+        let unknown: Vec<_> = CASES.iter().filter(|case| !programs::selftest::is_case(case.word)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
     }
 }

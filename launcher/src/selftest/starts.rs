@@ -1,10 +1,12 @@
 //! After a rank was killed while its peer had its memory mapped: whether the GPUs' memory comes back, and whether later jobs
-//! start as fast as the first of them.
+//! start as fast as the first of them, and whether prun itself has as few descriptors open as before.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
 
 use super::cases::Case;
 use super::{Verdict, job, judge};
@@ -21,33 +23,40 @@ const NOISE: Duration = Duration::from_millis(50);
 /// What is in use, before and after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct InUse {
-    /// Of each GPU, in bytes; nothing where NVML is not there.
-    gpu_bytes: Vec<u64>,
+    /// Of each GPU, in bytes; or why nobody can tell.
+    gpu_bytes: Result<Vec<u64>, String>,
     /// Entries of `/dev/shm`.
     shm_entries: usize,
+    /// Descriptors that this process has open.
+    descriptors: usize,
 }
 
 impl InUse {
     pub(super) fn now() -> InUse {
-        let used = |nvml: &Nvml| {
-            let one = |index| nvml.device_by_index(index).and_then(|gpu| gpu.memory_info()).map(|memory| memory.used);
-            (0..nvml.device_count().unwrap_or(0)).map_while(|index| one(index).ok()).collect()
-        };
-        let gpu_bytes = Nvml::init().map(|nvml| used(&nvml)).unwrap_or_default();
+        let gpu_bytes = gpu_bytes().map_err(|error| error.to_string());
         let shm_entries = std::fs::read_dir("/dev/shm").map_or(0, Iterator::count);
-        InUse { gpu_bytes, shm_entries }
+        InUse { gpu_bytes, shm_entries, descriptors: descriptors() }
     }
 
     /// What is more than it was.
     fn more_than(&self, before: &InUse) -> Option<String> {
-        let grown = self.gpu_bytes.iter().zip(&before.gpu_bytes).position(|(now, then)| *now > then + SLACK_BYTES);
-        if let Some(gpu) = grown {
-            let mib = |bytes: u64| bytes >> 20;
-            let (now, then) = (mib(self.gpu_bytes[gpu]), mib(before.gpu_bytes[gpu]));
-            return Some(format!("GPU {gpu} has {now} MiB in use, {then} MiB before"));
+        match (&self.gpu_bytes, &before.gpu_bytes) {
+            (Ok(now), Ok(then)) => {
+                let grown = now.iter().zip(then).position(|(now, then)| *now > then + SLACK_BYTES);
+                if let Some(gpu) = grown {
+                    let (now, then) = (now[gpu] >> 20, then[gpu] >> 20);
+                    return Some(format!("GPU {gpu} has {now} MiB in use, {then} MiB before"));
+                }
+            }
+            (Err(why), Ok(_)) => return Some(format!("nobody can tell what the GPUs have in use: {why}")),
+            (_, Err(_)) => {}
         }
         let (now, then) = (self.shm_entries, before.shm_entries);
-        (now > then).then(|| format!("/dev/shm has {now} entries, {then} before"))
+        if now > then {
+            return Some(format!("/dev/shm has {now} entries, {then} before"));
+        }
+        let (now, then) = (self.descriptors, before.descriptors);
+        (now > then).then(|| format!("prun has {now} descriptors open, {then} before"))
     }
 
     /// Waits until no more is in use than before; how long that took, or what is left.
@@ -61,6 +70,18 @@ impl InUse {
             }
         }
     }
+}
+
+fn gpu_bytes() -> Result<Vec<u64>, NvmlError> {
+    let nvml = Nvml::init()?;
+    (0..nvml.device_count()?).map(|index| Ok(nvml.device_by_index(index)?.memory_info()?.used)).collect()
+}
+
+/// Those of NVML do not count: which it keeps is its own business.
+fn descriptors() -> usize {
+    let is_nvml = |path: &Path| path.as_os_str().as_encoded_bytes().starts_with(b"/dev/nvidia");
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    open.filter(|entry| !std::fs::read_link(entry.path()).is_ok_and(|path| is_nvml(&path))).count()
 }
 
 /// Looks at the memory, then starts `case.starts` jobs.
@@ -88,13 +109,21 @@ pub(super) fn follow(case: &Case, before: &InUse, inherited: &[(OsString, OsStri
     Ok(match slower(&times) {
         Some(why) => Verdict::Failed(why),
         None => Verdict::Measured(format!(
-            "memory back after {} ms; start 2 took {} ms, start {} {} ms",
-            back.as_millis(),
+            "{}; start 2 took {} ms, start {} {} ms",
+            memory(before, back),
             times.get(1).map_or(0, Duration::as_millis),
             case.starts,
             times.last().map_or(0, Duration::as_millis)
         )),
     })
+}
+
+/// What became of the memory; of the GPUs' nothing is known where nobody could look.
+fn memory(before: &InUse, back: Duration) -> String {
+    match &before.gpu_bytes {
+        Ok(_) => format!("memory back after {} ms", back.as_millis()),
+        Err(why) => format!("GPU memory not looked at ({why})"),
+    }
 }
 
 /// Whether the last three starts took longer than the second to the fourth, by their medians.
@@ -115,7 +144,7 @@ mod tests {
     use super::*;
 
     fn in_use(gpu_bytes: &[u64], shm_entries: usize) -> InUse {
-        InUse { gpu_bytes: gpu_bytes.to_vec(), shm_entries }
+        InUse { gpu_bytes: Ok(gpu_bytes.to_vec()), shm_entries, descriptors: 9 }
     }
 
     #[test]
@@ -126,7 +155,25 @@ mod tests {
         assert_eq!(more.as_deref(), Some("GPU 1 has 700 MiB in use, 600 MiB before"));
         let more = in_use(&[0, 0], 3).more_than(&before);
         assert_eq!(more.as_deref(), Some("/dev/shm has 3 entries, 2 before"));
-        assert_eq!(in_use(&[], 2).more_than(&before), None);
+        let more = InUse { descriptors: 10, ..before.clone() }.more_than(&before);
+        assert_eq!(more.as_deref(), Some("prun has 10 descriptors open, 9 before"));
+    }
+
+    #[test]
+    fn where_nobody_can_look_at_a_gpu_its_memory_is_not_said_to_be_back() {
+        let unknown = InUse { gpu_bytes: Err("no NVML".into()), ..in_use(&[], 2) };
+        assert_eq!(unknown.more_than(&unknown), None);
+        assert!(unknown.more_than(&in_use(&[1], 2)).is_some_and(|more| more.ends_with(": no NVML")));
+        let back = Duration::from_millis(30);
+        assert_eq!(memory(&unknown, back), "GPU memory not looked at (no NVML)");
+        assert_eq!(memory(&in_use(&[1], 2), back), "memory back after 30 ms");
+    }
+
+    #[test]
+    fn descriptors_of_this_process_are_counted() {
+        let (here, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let more = descriptors();
+        assert!(more >= 5 && here.peer_addr().is_ok(), "{more}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod arithmetic;
 mod beside;
 mod broadcast;
+mod damage;
 mod faults;
 mod host;
 mod memory;
@@ -13,6 +14,7 @@ mod pair;
 mod peer_access;
 mod rank;
 mod registered;
+mod right;
 mod sanitize;
 mod virtual_ranks;
 
@@ -28,21 +30,89 @@ use rank::Rank;
 /// prun, started as a rank of `prun selftest`, has this first argument; the second is a case. No program has this name.
 pub const WORD: &str = "@selftest-rank";
 
+/// What a word stands for.
+enum Case {
+    /// What joins by itself, as often as it wants.
+    Alone(fn() -> anyhow::Result<bool>),
+    /// Parts on the host.
+    OnHost(fn(&Comm) -> bool, After),
+    /// Parts on a GPU.
+    OnGpu(fn(&Rank<'_>) -> bool, After),
+    /// One part on a GPU, with its title.
+    Part(&'static str, fn(&Rank<'_>) -> anyhow::Result<()>, After),
+}
+
+/// What becomes of the communicator.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// The ranks leave it together.
+    Left,
+    /// It failed, as it was meant to.
+    Failed,
+}
+
+use After::{Failed, Left};
+use Case::{Alone, OnGpu, OnHost, Part};
+
+const CASES: [(&str, Case); 19] = [
+    ("virtual", Alone(virtual_ranks::run)),
+    ("sanitize", Alone(|| sanitize::run(Verify::Off))),
+    ("sanitize-verify", Alone(|| sanitize::run(Verify::Every))),
+    ("peer-access", Alone(peer_access::run)),
+    ("faults", Alone(|| Ok(trials("trials with damaged data", faults::run()?)))),
+    ("mismatches", Alone(|| Ok(trials("trials of calls that differ", mismatches::run()?)))),
+    ("host", OnHost(host::differential, Left)),
+    ("host-mismatch", OnHost(host::mismatch, Failed)),
+    ("host-killed", OnHost(host::killed, Failed)),
+    ("pair", OnGpu(everything, Left)),
+    ("start", Part("set up, and one call", one_call, Left)),
+    ("late", Part("a late rank", pair::late, Left)),
+    ("refused", Part("a pair that cannot", pair::refused, Left)),
+    ("mismatch", Part("mismatched calls name both", |rank| pair::mismatch(rank, false), Failed)),
+    ("mismatch-graph", Part("mismatched replays name both", |rank| pair::mismatch(rank, true), Failed)),
+    ("damaged", Part("damaged data", damage::damaged, Failed)),
+    ("killed", Part("a killed rank", |rank| pair::killed(rank, false), Failed)),
+    ("killed-graph", Part("a rank killed between replays", |rank| pair::killed(rank, true), Failed)),
+    ("killed-nccl", Part("a rank killed in NCCL's calls", beside::killed_nccl, Failed)),
+];
+
+fn case(word: &str) -> Option<&'static Case> {
+    CASES.iter().find(|(known, _)| *known == word).map(|(_, case)| case)
+}
+
+/// Whether there is such a case.
+pub fn is_case(word: &str) -> bool {
+    case(word).is_some()
+}
+
 /// Runs this rank's part of a case: prun's exit code.
-pub fn run(case: &str) -> u8 {
-    let done = match case {
-        "virtual" => virtual_ranks::run(),
-        "sanitize" => sanitize::run(Verify::Off),
-        "sanitize-verify" => sanitize::run(Verify::Every),
-        "peer-access" => peer_access::run(),
-        "faults" => faults::run().map(|found| trials("trials with damaged data", found)),
-        "mismatches" => mismatches::run().map(|found| trials("trials of calls that differ", found)),
-        _ => Comm::init().map_err(anyhow::Error::from).and_then(|comm| in_job(case, comm)),
+pub fn run(word: &str) -> u8 {
+    let done = match case(word) {
+        None => Err(anyhow::anyhow!("there is no such case")),
+        Some(Alone(body)) => body(),
+        Some(case) => Comm::init().map_err(anyhow::Error::from).and_then(|comm| in_job(case, comm)),
     };
     u8::from(!done.unwrap_or_else(|error| {
-        println!("FAIL {case}: {error:#}");
+        println!("FAIL {word}: {error:#}");
         false
     }))
+}
+
+fn in_job(case: &Case, comm: Comm) -> anyhow::Result<bool> {
+    let rank = || Rank::new(&comm, comm.local_rank() % Context::devices(Driver::get()?)?);
+    let (ok, after) = match case {
+        Alone(body) => return body(),
+        OnHost(body, after) => (body(&comm), after),
+        OnGpu(body, after) => (body(&rank()?), after),
+        Part(title, body, after) => {
+            let rank = rank()?;
+            (part(&comm, title, || body(&rank)), after)
+        }
+    };
+    if ok && *after == Left {
+        comm.finalize()?;
+    }
+    Ok(ok)
 }
 
 /// Says how many trials there were, and whether all went as they should.
@@ -51,38 +121,8 @@ fn trials(what: &str, (trials, failed): (usize, usize)) -> bool {
     failed == 0
 }
 
-fn in_job(case: &str, comm: Comm) -> anyhow::Result<bool> {
-    let (ok, leaves) = match case {
-        "host" => (host::differential(&comm), true),
-        "host-mismatch" => (host::mismatch(&comm), false),
-        "host-killed" => (host::killed(&comm), false),
-        "pair" | "mismatch" | "mismatch-graph" | "killed" | "killed-graph" | "late" | "start" | "refused"
-        | "damaged" | "killed-nccl" => {
-            let rank = Rank::new(&comm, comm.local_rank() % Context::devices(Driver::get()?)?)?;
-            on_gpu(case, &rank)
-        }
-        _ => bail!("there is no such case"),
-    };
-    if ok && leaves {
-        comm.finalize()?;
-    }
-    Ok(ok)
-}
-
-/// Whether it went well, and whether the ranks leave together.
-fn on_gpu(case: &str, rank: &Rank<'_>) -> (bool, bool) {
-    match case {
-        "pair" => (everything(rank), true),
-        "start" => (part(rank.comm, "set up, and one call", || rank.call::<f32>(1000, Op::Sum, None, false, 0)), true),
-        "mismatch" => (part(rank.comm, "mismatched calls name both", || pair::mismatch(rank, false)), false),
-        "mismatch-graph" => (part(rank.comm, "mismatched replays name both", || pair::mismatch(rank, true)), false),
-        "refused" => (part(rank.comm, "a pair that cannot", || pair::refused(rank)), true),
-        "damaged" => (part(rank.comm, "damaged data", || pair::damaged(rank)), false),
-        "killed-nccl" => (part(rank.comm, "a rank killed in NCCL's calls", || beside::killed_nccl(rank)), false),
-        "killed" => (part(rank.comm, "a killed rank", || pair::killed(rank, false)), false),
-        "killed-graph" => (part(rank.comm, "a rank killed between replays", || pair::killed(rank, true)), false),
-        _ => (part(rank.comm, "a late rank", || pair::late(rank)), true),
-    }
+fn one_call(rank: &Rank<'_>) -> anyhow::Result<()> {
+    rank.call::<f32>(1000, Op::Sum, None, false, 0)
 }
 
 /// All types, operations, paths, odd lengths and alignments, in place and not; graphs between eager calls; streams that
@@ -90,7 +130,8 @@ fn on_gpu(case: &str, rank: &Rank<'_>) -> (bool, bool) {
 fn everything(rank: &Rank<'_>) -> bool {
     let comm = rank.comm;
     // The first call says which way the data goes.
-    let mut ok = part(comm, "set up, and one call", || rank.call::<f32>(1000, Op::Sum, None, false, 0));
+    let mut ok = part(comm, "set up, and one call", || one_call(rank));
+    ok &= part(comm, "the way that the data goes", || goes_as_it_should(comm));
     // Where the host reduces there is one path only.
     ok &= all_types(rank, if comm.is_staged() { &PATHS[..1] } else { PATHS }, COUNTS);
     ok &= broadcasts(rank);
@@ -124,6 +165,26 @@ fn everything(rank: &Rank<'_>) -> bool {
         ok &= part(comm, "the runtime's last error", || memory::runtime(rank));
     }
     ok
+}
+
+/// Data goes through the host only where it must: results are right either way, and nothing else tells.
+fn goes_as_it_should(comm: &Comm) -> anyhow::Result<()> {
+    let alone = Context::devices(Driver::get()?)? >= comm.size();
+    let is_off = std::env::var(comm::env::P2P).is_ok_and(|value| value == "off");
+    match wrong_way(comm.staged_because().as_deref(), alone, is_off) {
+        Some(why) => bail!("{why}"),
+        None => Ok(()),
+    }
+}
+
+/// What is wrong with going through the host, or not, where every rank has a GPU `alone` and peers' memory may be mapped
+/// unless that is `off`.
+fn wrong_way(through_host: Option<&str>, alone: bool, is_off: bool) -> Option<String> {
+    match through_host {
+        Some(why) if alone && !is_off => Some(format!("data goes through the host: {why}")),
+        None if is_off => Some("data does not go through the host, although it should".into()),
+        _ => None,
+    }
 }
 
 /// On as many paths as there are; where the host moves the data, on one.
@@ -208,3 +269,27 @@ const PATHS: &[(&str, Option<Path>)] = &[
     ("copy", Some(Path::Copy)),
     ("ring", Some(Path::Ring)),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_word_stands_for_two_cases() {
+        let mut words: Vec<_> = CASES.iter().map(|(word, _)| *word).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), CASES.len());
+        assert_eq!(run("no case"), 1);
+    }
+
+    #[test]
+    fn a_detour_is_wrong_only_where_every_rank_has_a_gpu_of_its_own() {
+        let why = Some("rank 1 cannot map rank 0's memory: no");
+        assert!(wrong_way(why, true, false).is_some_and(|wrong| wrong.ends_with("memory: no")));
+        assert_eq!(wrong_way(None, true, false), None);
+        assert_eq!(wrong_way(why, false, false), None);
+        assert_eq!(wrong_way(why, true, true), None);
+        assert!(wrong_way(None, true, true).is_some());
+    }
+}

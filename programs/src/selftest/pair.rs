@@ -172,10 +172,10 @@ pub(super) fn mismatch(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
     ensure!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
     println!("rank {} after {:?}: {error}", comm.rank(), began.elapsed());
     ensure!(call(100, Op::Sum).is_err(), "a later call went through");
-    usable(rank)
+    rank.is_usable()
 }
 
-/// Rank 1 is killed in the middle of calls, or of replays; the other's call fails in under a second.
+/// Rank 1 is killed in the middle of calls, or of replays; the other's call fails in under a second and says who is gone.
 pub(super) fn killed(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
     let (comm, base, driver) = (rank.comm, rank.buffer.address(), rank.context.driver());
     super::outlive();
@@ -187,7 +187,12 @@ pub(super) fn killed(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
             comm.all_reduce_stream_raw(send, recv, counts[round % 4], DataType::F32, Op::Sum, stream)
         }
     };
+    // Results go straight into the peer's memory only where it is registered.
+    if std::env::var(comm::env::PROTO).is_ok_and(|path| path == "zero-copy") {
+        comm.register_raw(base as *mut _, rank.buffer.bytes())?;
+    }
     call(0)?;
+    super::goes_as_it_should(comm)?;
     let graphs = match replayed {
         true => (0..4).map(|i| rank.capture(|| Ok(call(i)?))).collect::<anyhow::Result<Vec<_>>>()?,
         false => Vec::new(),
@@ -205,8 +210,12 @@ pub(super) fn killed(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
         if let Err(error) = called.and_then(|()| comm.async_error()) {
             let took = began.elapsed();
             println!("rank 0 after {took:?}, round {round}: {error}");
+            ensure!(
+                matches!(error, CommError::RankExited { rank: 1, .. }),
+                "it does not say that rank 1 is gone: {error}"
+            );
             ensure!(took < Duration::from_secs(1), "took {took:?}");
-            return usable(rank);
+            return rank.is_usable();
         }
     }
     anyhow::bail!("no error in 1000 rounds")
@@ -220,27 +229,6 @@ pub(super) fn refused(rank: &Rank<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Data of one call is damaged on purpose (`PRUN_FAULT`): an error on every rank, and until then right results.
-pub(super) fn damaged(rank: &Rank<'_>) -> anyhow::Result<()> {
-    super::outlive();
-    for number in 1..=10 {
-        let Err(error) = rank.call::<f32>(100_000, Op::Sum, None, false, 0) else { continue };
-        println!("rank {}, call {number}: {error:#}", rank.comm.rank());
-        let error = error.downcast::<CommError>()?;
-        let told = matches!(
-            error,
-            // Words that tell themselves that they have come are awaited when they are lost.
-            CommError::ChunkCorrupt { .. }
-                | CommError::ResultsDiffer { .. }
-                | CommError::DeviceTimeout { rank: 0, .. }
-                | CommError::PeerFailed { .. }
-        );
-        ensure!(told, "{error}");
-        return usable(rank);
-    }
-    anyhow::bail!("no error in ten calls")
-}
-
 /// Rank 1 comes two seconds late.
 pub(super) fn late(rank: &Rank<'_>) -> anyhow::Result<()> {
     rank.call::<f32>(1000, Op::Sum, None, false, 0)?;
@@ -249,13 +237,4 @@ pub(super) fn late(rank: &Rank<'_>) -> anyhow::Result<()> {
     }
     rank.call::<f32>(1000, Op::Sum, None, false, 0)?;
     rank.call::<f32>(3_000_000, Op::Sum, None, false, 0)
-}
-
-/// The context still works.
-fn usable(rank: &Rank<'_>) -> anyhow::Result<()> {
-    rank.buffer.fill(0, 1 << 20, 7)?;
-    let mut back = vec![0u8; 1 << 20];
-    rank.buffer.read(0, &mut back)?;
-    ensure!(back.iter().all(|byte| *byte == 7), "the context is of no use any more");
-    Ok(())
 }

@@ -3,20 +3,39 @@
 
 use anyhow::{Context as _, ensure};
 use comm::cuda::{Context, DeviceBuffer, Driver, Graph, Stream};
-use comm::{Comm, Element, Op, Path, Plan, reference};
+use comm::{Comm, Element, Op, Path, Plan};
 use half::{bf16, f16};
+
+use super::right::first_wrong;
 
 /// Values of a type that no operation makes ambiguous, and that overflow where the type can.
 pub(super) trait Sample: Element + PartialEq {
+    /// What one rounding may change, as a part of the value. Integers are never rounded.
+    const EPSILON: f64;
+
     fn sample(seed: u64) -> Self;
     fn same(self, other: Self) -> bool;
+    fn real(self) -> f64;
 }
 
-macro_rules! samples {
-    ($($type:ty: $make:expr, $same:expr;)*) => {$(
+macro_rules! floats {
+    ($($type:ty: $make:expr, $epsilon:expr;)*) => {$(
         impl Sample for $type {
+            const EPSILON: f64 = $epsilon;
+            fn sample(seed: u64) -> Self { $make(signed(seed)) }
+            fn same(self, other: Self) -> bool { self.to_bits() == other.to_bits() }
+            fn real(self) -> f64 { f64::from(self) }
+        }
+    )*};
+}
+
+macro_rules! integers {
+    ($($type:ty: $make:expr;)*) => {$(
+        impl Sample for $type {
+            const EPSILON: f64 = 0.0;
             fn sample(seed: u64) -> Self { $make(seed) }
-            fn same(self, other: Self) -> bool { $same(self, other) }
+            fn same(self, other: Self) -> bool { self == other }
+            fn real(self) -> f64 { self as f64 }
         }
     )*};
 }
@@ -25,17 +44,20 @@ fn signed(seed: u64) -> f64 {
     (seed % 2001) as f64 / 16.0 - 62.5
 }
 
-samples! {
-    f64: signed, |a: f64, b: f64| a.to_bits() == b.to_bits();
-    f32: |seed| signed(seed) as f32, |a: f32, b: f32| a.to_bits() == b.to_bits();
-    f16: |seed| f16::from_f64(signed(seed)), |a: f16, b: f16| a.to_bits() == b.to_bits();
-    bf16: |seed| bf16::from_f64(signed(seed)), |a: bf16, b: bf16| a.to_bits() == b.to_bits();
-    i8: |seed: u64| (seed % 251) as i8, |a, b| a == b;
-    u8: |seed: u64| (seed % 251) as u8, |a, b| a == b;
-    i32: |seed: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as i32, |a, b| a == b;
-    u32: |seed: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32, |a, b| a == b;
-    i64: |seed: u64| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64, |a, b| a == b;
-    u64: |seed: u64| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), |a, b| a == b;
+floats! {
+    f64: |x| x, f64::EPSILON;
+    f32: |x| x as f32, f32::EPSILON as f64;
+    f16: f16::from_f64, 1.0 / 1024.0;
+    bf16: bf16::from_f64, 1.0 / 128.0;
+}
+
+integers! {
+    i8: |seed: u64| (seed % 251) as i8;
+    u8: |seed: u64| (seed % 251) as u8;
+    i32: |seed: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as i32;
+    u32: |seed: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
+    i64: |seed: u64| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64;
+    u64: |seed: u64| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
 }
 
 /// What `rank` sends.
@@ -66,7 +88,8 @@ impl Rank<'_> {
         Ok(Rank { comm, context, stream: Stream::new(context)?, buffer, meets: false })
     }
 
-    /// One call; `offset` elements off the allocation's start. The right result is the oracle's, bit for bit.
+    /// One call; `offset` elements off the allocation's start. The right result is the oracle's, bit for bit, but for what a
+    /// ring rounds; and all ranks have the same bits.
     pub(super) fn call<T: Sample>(
         &self,
         count: usize,
@@ -119,9 +142,7 @@ impl Rank<'_> {
         ensure!(self.read_bytes(recv_at + bytes)? == before, "wrote behind the end");
         // Rings of more than two round at each hop; unless another path is forced, they take what is too long for lines.
         let rounds = !T::TYPE.is_integer() && size > 2 && (path == Some(Path::Ring) || bytes > 128 << 10);
-        let exact = !rounds || matches!(op, Op::Min | Op::Max);
-        let right = if exact { reference::all_reduce(sends, op) } else { result.clone() };
-        let wrong = result.iter().zip(&right).position(|(a, b)| !a.same(*b));
+        let wrong = first_wrong(sends, op, &result, rounds);
         let hash = result.iter().zip(1u64..).fold(0u64, |hash, (x, i)| {
             // SAFETY: plain data.
             let bytes = unsafe { std::slice::from_raw_parts((&raw const *x).cast::<u8>(), size_of::<T>()) };
@@ -141,6 +162,15 @@ impl Rank<'_> {
         let graph = self.stream.get().end_capture(self.context);
         made?;
         Ok(graph?)
+    }
+
+    /// Whether the context still works.
+    pub(super) fn is_usable(&self) -> anyhow::Result<()> {
+        self.buffer.fill(0, 1 << 20, 7)?;
+        let mut back = vec![0u8; 1 << 20];
+        self.buffer.read(0, &mut back)?;
+        ensure!(back.iter().all(|byte| *byte == 7), "the context is of no use any more");
+        Ok(())
     }
 
     fn read_bytes(&self, at: usize) -> anyhow::Result<[u8; 32]> {
