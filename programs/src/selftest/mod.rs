@@ -150,6 +150,7 @@ fn everything(rank: &Rank<'_>) -> bool {
     ok &= part(comm, "words that look like no data", || rank.words_of_no_data(&[Path::Push, Path::Copy]));
     ok &= part(comm, "more copies than room", || rank.many_copies());
     ok &= part(comm, "graphs between eager calls", || rank.graphs());
+    ok &= part(comm, "a graph of two streams", || rank.graph_of_two_streams());
     ok &= part(comm, "broadcasts in graphs", || rank.broadcast_graphs());
     ok &= part(comm, "two streams take turns", || rank.streams());
     ok &= part(comm, "two streams in opposite order, 2000 calls", || rank.opposite_streams());

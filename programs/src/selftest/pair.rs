@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use comm::cuda::Stream;
+use comm::cuda::{Event, Stream, StreamRef};
 use comm::{CommError, DataType, Op, Path, Plan};
 
 use super::rank::{MOST, Rank, data};
@@ -111,6 +111,47 @@ impl Rank<'_> {
         ensure!(result.iter().all(|x| *x == 1_048_576.0), "{} instead of 2^20", result[0]);
         // The last stream goes away before the next call.
         Ok(self.comm.barrier()?)
+    }
+
+    /// A graph that was captured from two streams at once, in which nothing but the library orders the calls.
+    pub(super) fn graph_of_two_streams(&self) -> anyhow::Result<()> {
+        let other = Stream::new(self.context)?;
+        let (driver, base) = (self.context.driver(), self.buffer.address());
+        let count = 300_000;
+        let place = |half: u64| base + half * MOST as u64;
+        let call = |half: u64, stream: StreamRef| {
+            let (send, recv) = (place(half) as *const _, place(half) as *mut _);
+            // SAFETY: inside the buffer.
+            unsafe { self.comm.all_reduce_stream_raw(send, recv, count, DataType::F32, Op::Avg, stream.raw()) }
+        };
+        let (forked, joined) = (Event::new(self.context)?, Event::new(self.context)?);
+        let stream = self.stream.get();
+        let graph = self.capture(|| {
+            forked.record(stream)?;
+            other.get().wait(&forked)?;
+            for _ in 0..3 {
+                call(0, stream)?;
+                call(1, other.get())?;
+            }
+            joined.record(other.get())?;
+            Ok(stream.wait(&joined)?)
+        })?;
+        let own = 1.0 + self.comm.rank() as f32;
+        let mean = (1..=self.comm.size()).sum::<u32>() as f32 / self.comm.size() as f32;
+        for round in 0..50 {
+            self.buffer.write(0, &vec![own; count])?;
+            self.buffer.write(MOST, &vec![2.0 * own; count])?;
+            graph.launch(stream)?;
+            stream.synchronize(driver)?;
+            self.comm.async_error()?;
+            for (half, right) in [(0, mean), (1, 2.0 * mean)] {
+                let mut result = vec![0f32; count];
+                self.buffer.read(half * MOST, &mut result)?;
+                let wrong = result.iter().position(|x| (*x - right).abs() > 1e-3);
+                ensure!(wrong.is_none(), "round {round}, half {half}: element {wrong:?}");
+            }
+        }
+        Ok(())
     }
 
     /// The ranks alternate between two streams, each beginning with another one, without events and without waiting.
