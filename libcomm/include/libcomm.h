@@ -125,18 +125,19 @@ COMM_API comm_result_t comm_allreduce(const comm_t *comm, const void *send, void
  * first call sets up the GPUs and cannot be captured.
  *
  * What goes wrong after it has returned, in a replayed graph too, is reported by
- * comm_async_error and by every later call; the output is undefined then. Calls
- * in several streams take turns. A replay is seen by the GPU alone: it must not
- * run at the same time as another call or replay on this communicator, so let
- * it share a stream with them, or wait for an event, on every rank alike.
+ * comm_async_error and by every later call, on host memory too; the output is
+ * undefined then. Calls in several streams take turns. A replay is seen by the
+ * GPU alone: it must not run at the same time as another call or replay on this
+ * communicator, so let it share a stream with them, or wait for an event, on
+ * every rank alike.
  */
 COMM_API comm_result_t comm_allreduce_stream(const comm_t *comm, const void *send, void *recv,
                                              size_t count, comm_type_t type, comm_op_t op,
                                              void *stream);
 
 /*
- * Whether a call on device memory has failed after it returned. Never waits:
- * while another thread is inside a call, it only tells whether the job was
+ * Whether a call on device memory has failed after it returned. Never waits.
+ * While another thread is inside a call, it also tells whether the job was
  * aborted.
  */
 COMM_API comm_result_t comm_async_error(const comm_t *comm);

@@ -24,9 +24,10 @@ impl Comm {
     /// cannot be captured.
     ///
     /// What goes wrong in a call that has returned is reported by [`async_error`](Comm::async_error) and by every
-    /// later call; its output is undefined then. A replayed graph is seen by the GPU alone: it must not run at the same time
-    /// as another call or replay on this communicator. Calls in several streams take turns, in the order in which they
-    /// were made; a stream lives until the next call in another one, or until the communicator is left.
+    /// later call, also on host memory and on communicators that were split off; its output is undefined then. A replayed
+    /// graph is seen by the GPU alone: it must not run at the same time as another call or replay on this communicator.
+    /// Calls in several streams take turns, in the order in which they were made; a stream lives until the next call in
+    /// another one, or until the communicator is left.
     ///
     /// # Safety
     /// `send` is readable and `recv` writable for `count` elements until the stream is through, and nobody else
@@ -310,28 +311,28 @@ impl Comm {
             if self.core.job.settings.path == Some(Path::Nccl) && !device.is_staged() {
                 self.join_nccl(device)?;
             }
+            if !device.is_staged() {
+                // SAFETY: the record is the device's, and whoever takes that out of its slot has all forget it before.
+                unsafe { self.core.job.on_device.watch(device.troubled()) };
+            }
         }
         slot.as_mut().ok_or_else(|| CommError::Internal("the GPU side is not there".into()))
     }
 
-    /// Whether any call on device memory has failed since it returned, replayed ones included. Waits for nothing: while
-    /// another thread is inside a call, which will return an error of its own, it knows only whether the job was aborted.
+    /// Whether any call on device memory has failed since it returned, replayed ones included. Waits for nothing. While
+    /// another thread is inside a call, which will return an error of its own, it also tells whether the job was aborted.
     pub fn async_error(&self) -> Result<(), CommError> {
-        let slot = match self.device.try_lock() {
-            Ok(slot) => slot,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return match self.core.job.view().abort_reason() {
-                    Some(reason) => Err(CommError::Aborted { reason, call: None }),
-                    None => Ok(()),
-                };
-            }
-        };
-        match slot.as_ref().and_then(|device| device.trouble(self.core.job.view(), self.rank())) {
-            Some(error) => {
-                publish_failure(self.core.job.view(), self.local_rank(), self.core.job.generation, &error);
-                Err(error)
-            }
+        let job = &*self.core.job;
+        if job.guard.is_fork() {
+            return Err(CommError::Forked);
+        }
+        if let Some(error) = job.on_device.trouble(job.view(), job.me()) {
+            publish_failure(job.view(), job.me(), job.generation, &error);
+            return Err(error);
+        }
+        let is_busy = matches!(self.device.try_lock(), Err(TryLockError::WouldBlock));
+        match job.view().abort_reason().filter(|_| is_busy) {
+            Some(reason) => Err(CommError::Aborted { reason, call: None }),
             None => Ok(()),
         }
     }

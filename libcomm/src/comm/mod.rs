@@ -164,6 +164,7 @@ impl Comm {
         // Before the barrier all let go of the others' memory, after it each frees its own.
         let closed = device.as_mut().map_or(Ok(()), |device| {
             let closed = device.close_peers();
+            self.core.job.on_device.forget();
             match device.trouble(self.core.job.view(), self.rank()) {
                 Some(error) => Err(error),
                 None => closed.map_err(CommError::Cuda),
@@ -216,6 +217,7 @@ impl Drop for Comm {
             requests.abandon(&self.core);
         }
         if let Some(device) = device {
+            self.core.job.on_device.forget();
             device.abandon();
         }
         self.core.give_up();
