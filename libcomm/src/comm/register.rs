@@ -42,13 +42,18 @@ impl Comm {
         };
         match self.exchange(&own.to_bytes(), open)? {
             Exchanged::All(peers) => self.together(operation, || Ok(device.keep_window(&own, bytes as u64, peers)?)),
-            Exchanged::Fallback(refusal) => Err(CommError::invalid(
-                operation,
-                format!(
-                    "rank {} with rank {}'s part: {}; a call on this memory works without",
-                    refusal.rank, refusal.peer, refusal.why
-                ),
-            )),
+            Exchanged::Fallback(refusal) => {
+                // A peer may have mapped this rank's part, and lets go of it only once it has learned that another could
+                // not: the caller may free it afterwards.
+                self.barrier()?;
+                Err(CommError::invalid(
+                    operation,
+                    format!(
+                        "rank {} with rank {}'s part: {}; a call on this memory works without",
+                        refusal.rank, refusal.peer, refusal.why
+                    ),
+                ))
+            }
         }
     }
 
@@ -98,7 +103,13 @@ impl Comm {
             Ok(buffer)
         })?;
         let address = buffer.address() as *mut c_void;
-        self.register_raw(address, bytes)?;
+        if let Err(error) = self.register_raw(address, bytes) {
+            // Unless all have found together that it cannot be, a peer may have it mapped still.
+            if !matches!(error, CommError::InvalidArgument { .. }) {
+                buffer.leak();
+            }
+            return Err(error);
+        }
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = slot.as_mut().ok_or_else(|| CommError::Internal("the GPU side is not there".into()))?;
         device.adopt(buffer);
