@@ -91,7 +91,8 @@ impl Comm {
             return Err(CommError::invalid(operation, format!("{op} of {data_type} is done on the host only")));
         }
         self.may_use_device(operation)?;
-        let stream = StreamRef::new(stream);
+        // SAFETY: the caller's, until a call in another stream, or the end of the communicator.
+        let stream = unsafe { StreamRef::new(stream) };
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = self.ready_device(operation, &mut slot, send as u64, recv as u64, stream)?;
         let place = device.place_of(recv as u64, bytes as u64).map_err(|why| CommError::invalid(operation, why))?;
@@ -182,7 +183,8 @@ impl Comm {
         let bytes = Buffers { operation, send: buffer, recv: buffer, data_type }.check(count, 1, 1, 0)?;
         self.is_rank(operation, root)?;
         self.may_use_device(operation)?;
-        let stream = StreamRef::new(stream);
+        // SAFETY: the caller's, until a call in another stream, or the end of the communicator.
+        let stream = unsafe { StreamRef::new(stream) };
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = self.ready_device(operation, &mut slot, buffer as u64, buffer as u64, stream)?;
         if count == 0 || self.size() == 1 {

@@ -1,7 +1,6 @@
 //! Memory of the ranks' GPUs that they have registered together, so that peers may write results straight into it.
 
 use std::ffi::c_void;
-use std::ptr::null_mut;
 use std::sync::PoisonError;
 
 use super::Comm;
@@ -26,7 +25,7 @@ impl Comm {
         self.may_use_device(operation)?;
         let address = address as u64;
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
-        let device = self.ready_device(operation, &mut slot, address, address, StreamRef::new(null_mut()))?;
+        let device = self.ready_device(operation, &mut slot, address, address, StreamRef::DEFAULT)?;
         if !device.has_windows() {
             return Ok(());
         }
