@@ -143,6 +143,14 @@ COMM_API comm_result_t comm_allreduce_stream(const comm_t *comm, const void *sen
 COMM_API comm_result_t comm_async_error(const comm_t *comm);
 
 /*
+ * Why data between the ranks' GPUs goes through the host's memory, and which
+ * of them cannot reach which: a sentence, valid as long as the communicator.
+ * NULL if it does not, before the first call on GPU memory, and for NULL.
+ * Unless PRUN_P2P=off asks for it, rank 0 also prints it to stderr, once.
+ */
+COMM_API const char *comm_detour(const comm_t *comm);
+
+/*
  * Reduces send, of count elements for each rank, over all ranks; rank r gets
  * part r in recv. In place where recv is this rank's part of send.
  */

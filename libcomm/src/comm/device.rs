@@ -1,7 +1,8 @@
 //! AllReduce and broadcast on memory that a GPU reaches: in the order of a stream, or through the host.
 #![expect(unsafe_code, reason = "device calls take addresses")]
 
-use std::ffi::c_void;
+use std::ffi::{CStr, CString, c_void};
+use std::io::Write;
 use std::sync::{PoisonError, TryLockError};
 
 use super::Comm;
@@ -13,6 +14,7 @@ use crate::device::plan::{Path, Plan};
 use crate::device::{self, Device, DeviceCall, STAGED_CHUNK};
 use crate::error::CommError;
 use crate::protocol::simple::{explain, publish_failure};
+use crate::settings::Settings;
 use crate::shm::mailbox::Exchanged;
 use crate::types::{DataType, Op, Operation};
 use crate::verify::Verify;
@@ -310,6 +312,13 @@ impl Comm {
                 &mut |blob, open| self.exchange(blob, open),
             )?;
             let device = slot.insert(device);
+            if let Some(why) = device.detour() {
+                let by_nccl = settings.path == Some(Path::Nccl) && !device.is_staged();
+                if let Some(line) = detour_line(settings, why).filter(|_| !by_nccl) {
+                    let _ = std::io::stderr().write_all(line.as_bytes()); // a program may have closed it
+                }
+                self.core.job.detour.get_or_init(|| CString::new(why).unwrap_or_default());
+            }
             if self.core.job.settings.path == Some(Path::Nccl) && !device.is_staged() {
                 self.join_nccl(device)?;
             }
@@ -339,11 +348,21 @@ impl Comm {
         }
     }
 
-    /// Why data between GPUs goes through the host's memory, if it does.
+    /// Why data between the ranks' GPUs goes through the host's memory, and which of them cannot reach which; `None` if it
+    /// does not, or before the first call on GPU memory. Rank 0 also prints it once, unless `PRUN_P2P=off` asks for it.
+    pub fn detour(&self) -> Option<&str> {
+        self.detour_c().and_then(|why| why.to_str().ok())
+    }
+
+    /// The same for C.
+    pub(crate) fn detour_c(&self) -> Option<&CStr> {
+        self.core.job.detour.get().map(CString::as_c_str)
+    }
+
+    /// The same as a text of its own.
     #[doc(hidden)]
     pub fn staged_because(&self) -> Option<String> {
-        let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().and_then(|device| device.detour().map(str::to_owned))
+        self.detour().map(str::to_owned)
     }
 
     /// Milliseconds of parts of the GPUs' set-up, once there was one. For the benchmark.
@@ -401,5 +420,27 @@ fn refuse_capture(operation: Operation, device: &Device, stream: StreamRef) -> R
     Err(CommError::invalid(operation, format!("data goes through the host, which cannot be captured: {why}")))
 }
 
+/// What one rank says for all where data takes the long way although nobody has asked for that.
+fn detour_line(settings: &Settings, why: &str) -> Option<String> {
+    let tells = settings.local_rank == 0 && settings.peer_to_peer;
+    tells.then(|| format!("libcomm: data between the ranks' GPUs goes through the host: {why}\n"))
+}
+
 /// Neither sums what arrives nor reduces in the order of the ranks.
 const NOT_BY_NCCL: &str = "NCCL, which PRUN_PROTO asks for, keeps neither PRUN_VERIFY nor PRUN_REPRODUCIBLE=invariant";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_rank_says_why_data_goes_through_the_host_unless_that_was_asked_for() {
+        let settings = |rank| Settings::of("detour", rank, 2);
+        let line = |settings: &Settings| detour_line(settings, "rank 1 cannot map rank 0's memory: it is far");
+        let said = "libcomm: data between the ranks' GPUs goes through the host: \
+                    rank 1 cannot map rank 0's memory: it is far\n";
+        assert_eq!(line(&settings(0)).as_deref(), Some(said));
+        assert_eq!(line(&settings(1)), None);
+        assert_eq!(line(&Settings { peer_to_peer: false, ..settings(0) }), None);
+    }
+}

@@ -1,5 +1,6 @@
 //! What all communicators of a rank share: the rank itself, its mapping of the segment, and whether it still works.
 
+use std::ffi::CString;
 use std::mem::forget;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -34,6 +35,8 @@ pub(super) struct Job {
     because: Mutex<String>,
     /// What calls on GPU memory have run into since they returned.
     pub(super) on_device: Lookout,
+    /// Why data between GPUs goes through the host, once they are set up.
+    pub(super) detour: OnceLock<CString>,
     /// Calls recorded in this generation.
     sequence: AtomicU64,
     /// The highest number of a communicator that this rank was in.
@@ -54,6 +57,7 @@ impl Job {
             broken: AtomicBool::new(false),
             because: Mutex::default(),
             on_device: Lookout::default(),
+            detour: OnceLock::new(),
             sequence: AtomicU64::new(0),
             communicators: AtomicU32::new(0),
         }
