@@ -6,8 +6,9 @@
  * other than COMM_ERROR_INVALID_ARGUMENT, COMM_ERROR_NO_MEMORY and
  * COMM_ERROR_NO_THREAD a communicator can only be finalized.
  *
- * All ranks make the same calls in the same order, with the same count, type,
- * op and root; if they do not, all get COMM_ERROR_MISMATCH or COMM_ERROR_PEER.
+ * All ranks make the same calls in the same order, on host and GPU memory alike,
+ * with the same count, type, op and root; if they do not, all get
+ * COMM_ERROR_MISMATCH or COMM_ERROR_PEER.
  * Counts are in elements. Buffers need the alignment of their element. With a
  * count of 0 the buffers may be NULL.
  *

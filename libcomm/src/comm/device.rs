@@ -119,10 +119,10 @@ impl Comm {
         }
         match plan.path {
             Path::Staged => self.together(operation, || self.all_reduce_staged(device, &call, bytes)),
-            Path::Nccl => self.call(record, |_| device.all_reduce_by_nccl(&call)),
+            Path::Nccl => self.call_on_device(record, device, stream, |device| device.all_reduce_by_nccl(&call)),
             _ => {
                 let sent = self.copy_for_host(device, &call)?;
-                self.call(record, |_| Ok(device.all_reduce(&call, &plan)?))?;
+                self.call_on_device(record, device, stream, |device| Ok(device.all_reduce(&call, &plan)?))?;
                 sent.map_or(Ok(()), |sent| self.compare_with_host(device, &call, &plan, sent))
             }
         }
@@ -198,8 +198,8 @@ impl Comm {
         let call = BroadcastCall { buffer, bytes, count, data_type, root, stream };
         match plan.path {
             Path::Staged => self.together(operation, || self.broadcast_staged(device, &call)),
-            Path::Nccl => self.call(record, |_| device.broadcast_by_nccl(&call)),
-            _ => self.call(record, |_| Ok(device.broadcast(&call, &plan)?)),
+            Path::Nccl => self.call_on_device(record, device, stream, |device| device.broadcast_by_nccl(&call)),
+            _ => self.call_on_device(record, device, stream, |device| Ok(device.broadcast(&call, &plan)?)),
         }
     }
 
@@ -225,6 +225,28 @@ impl Comm {
             }
         }
         Ok(())
+    }
+
+    /// A call that is put into a stream. The others learn of it first, lest one of them waits for this rank on the host while
+    /// this one waits in its stream.
+    fn call_on_device(
+        &self,
+        call: Call,
+        device: &mut Device,
+        stream: StreamRef,
+        body: impl FnOnce(&mut Device) -> Result<(), CommError>,
+    ) -> Result<(), CommError> {
+        self.call(call, |steps| {
+            // The default stream cannot be captured. One that has no answer counts as if it were.
+            let driver = device.context().driver();
+            let (job, eager) =
+                (&self.core.job, stream == StreamRef::DEFAULT || stream.is_capturing(driver) == Ok(false));
+            match eager {
+                true => job.view().count_on_device(job.me(), job.generation, &steps.signature()),
+                false => job.view().note_captured(job.me(), job.generation),
+            }
+            body(device)
+        })
     }
 
     /// What ranks do together outside of a call's own steps. An error that is this rank's alone (no memory, a driver that

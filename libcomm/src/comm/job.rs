@@ -151,20 +151,22 @@ impl Drop for Unreturned<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::time::Duration;
+
     use kernels::args::{Record, TROUBLE_LEFT, TROUBLE_MISMATCH};
 
+    use crate::comm::check::Call;
     use crate::device::troubled::tests::found;
     use crate::node::JobSegment;
     use crate::settings::Settings;
-    use crate::{Comm, CommError, Op};
+    use crate::{Comm, CommError, DataType, Op, Operation};
 
     type HostCall = dyn Fn(&Comm) -> Result<(), CommError> + Sync;
 
     /// What each of two ranks gets from `call`, after a call of rank 1's on the device has failed.
     fn after_trouble(record: Record, call: &HostCall) -> [CommError; 2] {
-        let segment = JobSegment::create("troubled", 2, 2).unwrap();
-        let run = |rank: u32| {
-            let comm = Comm::attach(segment.as_fd(), Settings::of("troubled", rank, 2)).unwrap();
+        two_ranks(|comm| {
+            let rank = comm.rank();
             let copy = comm.dup().unwrap();
             comm.barrier().unwrap();
             if rank == 1 {
@@ -178,11 +180,13 @@ mod tests {
             comm.barrier().unwrap_err();
             assert!(matches!(comm.barrier(), Err(CommError::Unusable { .. })));
             failed
-        };
-        std::thread::scope(|scope| {
-            let ranks = [0, 1].map(|rank| scope.spawn(move || run(rank)));
-            ranks.map(|rank| rank.join().unwrap())
         })
+    }
+
+    fn two_ranks<R: Send>(run: impl Fn(Comm) -> R + Sync) -> [R; 2] {
+        let segment = JobSegment::create("two", 2, 2).unwrap();
+        let run = |rank: u32| run(Comm::attach(segment.as_fd(), Settings::of("two", rank, 2)).unwrap());
+        std::thread::scope(|scope| [0, 1].map(|rank| scope.spawn(move || run(rank))).map(|rank| rank.join().unwrap()))
     }
 
     #[test]
@@ -227,5 +231,88 @@ mod tests {
         comm.core.job.on_device.forget();
         comm.barrier().unwrap();
         comm.finalize().unwrap();
+    }
+
+    /// As if a call on the GPU were put into a stream.
+    fn call_on_device(comm: &Comm, number: u64) {
+        let call =
+            Call { data_type: Some(DataType::F32), op: Some(Op::Sum), count: 100, ..Call::plain(Operation::AllReduce) };
+        comm.core.job.view().count_on_device(comm.rank(), comm.core.job.generation, &call.numbered(number, 0));
+    }
+
+    #[test]
+    fn a_rank_that_waits_in_its_stream_while_the_other_waits_on_the_host_is_a_mismatch_that_names_both() {
+        let [first, second] = two_ranks(|comm| {
+            comm.barrier().unwrap();
+            call_on_device(&comm, 2);
+            comm.barrier().unwrap();
+            if comm.rank() == 1 {
+                call_on_device(&comm, 4);
+                let waiter = comm.core.waiter();
+                // The kernel sees the same word.
+                while waiter.trouble(comm.core.job.view(), 1).is_none() {
+                    std::thread::yield_now();
+                }
+            }
+            comm.barrier().unwrap_err()
+        });
+        assert_eq!(
+            first.to_string(),
+            "the ranks called different things: rank 0 made call 3 barrier, rank 1 made call 4 allreduce sum f32 x 100"
+        );
+        assert!(matches!(&second, CommError::PeerFailed { rank: 0, why, .. } if *why == first.to_string()), "{second}");
+    }
+
+    #[test]
+    fn no_rank_that_is_merely_late_or_ahead_in_what_has_no_common_order_is_taken_for_one_that_waits_in_its_stream() {
+        let late = || std::thread::sleep(Duration::from_millis(2500));
+        let behind = |comm: &Comm, behind: u32| {
+            if comm.rank() == behind {
+                late();
+            }
+        };
+        let alike = |comm: &Comm| {
+            call_on_device(comm, 1);
+            behind(comm, 1);
+            comm.barrier().unwrap();
+        };
+        let fewer = |comm: &Comm| {
+            if comm.rank() == 0 {
+                call_on_device(comm, 1);
+            }
+            behind(comm, 1);
+            comm.barrier().unwrap();
+        };
+        let captured = |comm: &Comm| {
+            call_on_device(comm, 1);
+            if comm.rank() == 1 {
+                call_on_device(comm, 2);
+                comm.core.job.view().note_captured(1, comm.core.job.generation);
+            }
+            behind(comm, 1);
+            comm.barrier().unwrap();
+        };
+        let by_message = |comm: &Comm| match comm.rank() {
+            0 => comm.recv(&mut [0u8], 1, 0).unwrap(),
+            _ => {
+                call_on_device(comm, 1);
+                late();
+                comm.send(&[1u8], 0, 0).unwrap();
+            }
+        };
+        let split_off = |comm: &Comm| {
+            let copy = comm.dup().unwrap();
+            if comm.rank() == 1 {
+                call_on_device(comm, 2);
+                late();
+            }
+            copy.barrier().unwrap();
+        };
+        let cases: [&(dyn Fn(&Comm) + Sync); 5] = [&alike, &fewer, &captured, &by_message, &split_off];
+        std::thread::scope(|scope| {
+            for case in cases {
+                scope.spawn(move || two_ranks(|comm| case(&comm)));
+            }
+        });
     }
 }

@@ -43,10 +43,10 @@ pub use request::Request;
 
 /// One rank's communicator: with all ranks of its job, or with some of them, after [`split`](Comm::split).
 ///
-/// All ranks make the same calls in the same order, each with the same count, type, op and root; a difference is
-/// an error on all of them. A call returns once this rank's part is done and its result is complete. Calls from
-/// several threads take turns; a wait for peers ends when they come, when one of them dies, fails or leaves, when
-/// the job is ended, or at the deadline of [`TIMEOUT_MS`](crate::env::TIMEOUT_MS) where that is set.
+/// All ranks make the same calls in the same order, on host and GPU memory alike, each with the same count, type, op and
+/// root; a difference is an error on all of them. A call returns once this rank's part is done and its result is
+/// complete. Calls from several threads take turns; a wait for peers ends when they come, when one of them dies, fails
+/// or leaves, when the job is ended, or at the deadline of [`TIMEOUT_MS`](crate::env::TIMEOUT_MS) where that is set.
 ///
 /// After an error that is not about arguments every later call returns [`CommError::Unusable`], on all communicators
 /// of the job. An error about arguments is this rank's alone: nothing was sent, and the others wait for the call that was meant.
