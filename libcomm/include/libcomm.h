@@ -6,8 +6,9 @@
  * other than COMM_ERROR_INVALID_ARGUMENT, COMM_ERROR_NO_MEMORY and
  * COMM_ERROR_NO_THREAD a communicator can only be finalized.
  *
- * All ranks make the same calls in the same order, with the same count, type,
- * op and root; if they do not, all get COMM_ERROR_MISMATCH or COMM_ERROR_PEER.
+ * All ranks make the same calls in the same order, on host and GPU memory alike,
+ * with the same count, type, op and root; if they do not, all get
+ * COMM_ERROR_MISMATCH or COMM_ERROR_PEER.
  * Counts are in elements. Buffers need the alignment of their element. With a
  * count of 0 the buffers may be NULL.
  *
@@ -125,21 +126,30 @@ COMM_API comm_result_t comm_allreduce(const comm_t *comm, const void *send, void
  * first call sets up the GPUs and cannot be captured.
  *
  * What goes wrong after it has returned, in a replayed graph too, is reported by
- * comm_async_error and by every later call; the output is undefined then. Calls
- * in several streams take turns. A replay is seen by the GPU alone: it must not
- * run at the same time as another call or replay on this communicator, so let
- * it share a stream with them, or wait for an event, on every rank alike.
+ * comm_async_error and by every later call, on host memory too; the output is
+ * undefined then. Calls in several streams take turns. A replay is seen by the
+ * GPU alone: it must not run at the same time as another call or replay on this
+ * communicator, so let it share a stream with them, or wait for an event, on
+ * every rank alike.
  */
 COMM_API comm_result_t comm_allreduce_stream(const comm_t *comm, const void *send, void *recv,
                                              size_t count, comm_type_t type, comm_op_t op,
                                              void *stream);
 
 /*
- * Whether a call on device memory has failed after it returned. Never waits:
- * while another thread is inside a call, it only tells whether the job was
+ * Whether a call on device memory has failed after it returned. Never waits.
+ * While another thread is inside a call, it also tells whether the job was
  * aborted.
  */
 COMM_API comm_result_t comm_async_error(const comm_t *comm);
+
+/*
+ * Why data between the ranks' GPUs goes through the host's memory, and which
+ * of them cannot reach which: a sentence, valid as long as the communicator.
+ * NULL if it does not, before the first call on GPU memory, and for NULL.
+ * Unless PRUN_P2P=off asks for it, rank 0 also prints it to stderr, once.
+ */
+COMM_API const char *comm_detour(const comm_t *comm);
 
 /*
  * Reduces send, of count elements for each rank, over all ranks; rank r gets

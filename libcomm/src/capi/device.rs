@@ -1,6 +1,6 @@
 //! The calls that are for GPU memory alone.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::{arguments::*, comm_at, guarded, null, on};
 use crate::comm::Comm;
@@ -78,4 +78,14 @@ pub unsafe extern "C" fn comm_free_device(comm: *const Comm, address: *mut c_voi
     unsafe {
         on(comm, Operation::Register, |comm| if address.is_null() { Ok(()) } else { comm.free_device_raw(address) })
     }
+}
+
+/// Why data between GPUs goes through the host; see the header.
+///
+/// # Safety
+/// As for `comm_rank`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn comm_detour(comm: *const Comm) -> *const c_char {
+    // SAFETY: the caller's.
+    unsafe { comm.as_ref() }.and_then(Comm::detour_c).map_or(std::ptr::null(), CStr::as_ptr)
 }

@@ -49,6 +49,7 @@ impl Core {
     /// The communicator of all ranks, which have just met.
     pub(super) fn jobs_own(job: Arc<Job>, waiter: Waiter) -> Core {
         let group = Group::all(job.me(), job.settings.size);
+        waiter.keep_order();
         Core::new(job, 0, group, None, waiter, Progress::after(bootstrap::FIRST_STEPS))
     }
 

@@ -1,7 +1,8 @@
 //! AllReduce and broadcast on memory that a GPU reaches: in the order of a stream, or through the host.
 #![expect(unsafe_code, reason = "device calls take addresses")]
 
-use std::ffi::c_void;
+use std::ffi::{CStr, CString, c_void};
+use std::io::Write;
 use std::sync::{PoisonError, TryLockError};
 
 use super::Comm;
@@ -13,6 +14,7 @@ use crate::device::plan::{Path, Plan};
 use crate::device::{self, Device, DeviceCall, STAGED_CHUNK};
 use crate::error::CommError;
 use crate::protocol::simple::{explain, publish_failure};
+use crate::settings::Settings;
 use crate::shm::mailbox::Exchanged;
 use crate::types::{DataType, Op, Operation};
 use crate::verify::Verify;
@@ -24,9 +26,10 @@ impl Comm {
     /// cannot be captured.
     ///
     /// What goes wrong in a call that has returned is reported by [`async_error`](Comm::async_error) and by every
-    /// later call; its output is undefined then. A replayed graph is seen by the GPU alone: it must not run at the same time
-    /// as another call or replay on this communicator. Calls in several streams take turns, in the order in which they
-    /// were made; a stream lives until the next call in another one, or until the communicator is left.
+    /// later call, also on host memory and on communicators that were split off; its output is undefined then. A replayed
+    /// graph is seen by the GPU alone: it must not run at the same time as another call or replay on this communicator.
+    /// Calls in several streams take turns, in the order in which they were made; a stream lives until the next call in
+    /// another one, or until the communicator is left.
     ///
     /// # Safety
     /// `send` is readable and `recv` writable for `count` elements until the stream is through, and nobody else
@@ -90,7 +93,8 @@ impl Comm {
             return Err(CommError::invalid(operation, format!("{op} of {data_type} is done on the host only")));
         }
         self.may_use_device(operation)?;
-        let stream = StreamRef::new(stream);
+        // SAFETY: the caller's, until a call in another stream, or the end of the communicator.
+        let stream = unsafe { StreamRef::new(stream) };
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = self.ready_device(operation, &mut slot, send as u64, recv as u64, stream)?;
         let place = device.place_of(recv as u64, bytes as u64).map_err(|why| CommError::invalid(operation, why))?;
@@ -115,10 +119,10 @@ impl Comm {
         }
         match plan.path {
             Path::Staged => self.together(operation, || self.all_reduce_staged(device, &call, bytes)),
-            Path::Nccl => self.call(record, |_| device.all_reduce_by_nccl(&call)),
+            Path::Nccl => self.call_on_device(record, device, stream, |device| device.all_reduce_by_nccl(&call)),
             _ => {
                 let sent = self.copy_for_host(device, &call)?;
-                self.call(record, |_| Ok(device.all_reduce(&call, &plan)?))?;
+                self.call_on_device(record, device, stream, |device| Ok(device.all_reduce(&call, &plan)?))?;
                 sent.map_or(Ok(()), |sent| self.compare_with_host(device, &call, &plan, sent))
             }
         }
@@ -181,7 +185,8 @@ impl Comm {
         let bytes = Buffers { operation, send: buffer, recv: buffer, data_type }.check(count, 1, 1, 0)?;
         self.is_rank(operation, root)?;
         self.may_use_device(operation)?;
-        let stream = StreamRef::new(stream);
+        // SAFETY: the caller's, until a call in another stream, or the end of the communicator.
+        let stream = unsafe { StreamRef::new(stream) };
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = self.ready_device(operation, &mut slot, buffer as u64, buffer as u64, stream)?;
         if count == 0 || self.size() == 1 {
@@ -193,8 +198,8 @@ impl Comm {
         let call = BroadcastCall { buffer, bytes, count, data_type, root, stream };
         match plan.path {
             Path::Staged => self.together(operation, || self.broadcast_staged(device, &call)),
-            Path::Nccl => self.call(record, |_| device.broadcast_by_nccl(&call)),
-            _ => self.call(record, |_| Ok(device.broadcast(&call, &plan)?)),
+            Path::Nccl => self.call_on_device(record, device, stream, |device| device.broadcast_by_nccl(&call)),
+            _ => self.call_on_device(record, device, stream, |device| Ok(device.broadcast(&call, &plan)?)),
         }
     }
 
@@ -220,6 +225,28 @@ impl Comm {
             }
         }
         Ok(())
+    }
+
+    /// A call that is put into a stream. The others learn of it first, lest one of them waits for this rank on the host while
+    /// this one waits in its stream.
+    fn call_on_device(
+        &self,
+        call: Call,
+        device: &mut Device,
+        stream: StreamRef,
+        body: impl FnOnce(&mut Device) -> Result<(), CommError>,
+    ) -> Result<(), CommError> {
+        self.call(call, |steps| {
+            // The default stream cannot be captured. One that has no answer counts as if it were.
+            let driver = device.context().driver();
+            let (job, eager) =
+                (&self.core.job, stream == StreamRef::DEFAULT || stream.is_capturing(driver) == Ok(false));
+            match eager {
+                true => job.view().count_on_device(job.me(), job.generation, &steps.signature()),
+                false => job.view().note_captured(job.me(), job.generation),
+            }
+            body(device)
+        })
     }
 
     /// What ranks do together outside of a call's own steps. An error that is this rank's alone (no memory, a driver that
@@ -308,40 +335,57 @@ impl Comm {
                 &mut |blob, open| self.exchange(blob, open),
             )?;
             let device = slot.insert(device);
+            if let Some(why) = device.detour() {
+                let by_nccl = settings.path == Some(Path::Nccl) && !device.is_staged();
+                if let Some(line) = detour_line(settings, why).filter(|_| !by_nccl) {
+                    let _ = std::io::stderr().write_all(line.as_bytes()); // a program may have closed it
+                }
+                self.core.job.detour.get_or_init(|| CString::new(why).unwrap_or_default());
+            }
             if self.core.job.settings.path == Some(Path::Nccl) && !device.is_staged() {
                 self.join_nccl(device)?;
+            }
+            if !device.is_staged() {
+                // SAFETY: the record is the device's, and whoever takes that out of its slot has all forget it before.
+                unsafe { self.core.job.on_device.watch(device.troubled()) };
             }
         }
         slot.as_mut().ok_or_else(|| CommError::Internal("the GPU side is not there".into()))
     }
 
-    /// Whether any call on device memory has failed since it returned, replayed ones included. Waits for nothing: while
-    /// another thread is inside a call, which will return an error of its own, it knows only whether the job was aborted.
+    /// Whether any call on device memory has failed since it returned, replayed ones included. Waits for nothing. While
+    /// another thread is inside a call, which will return an error of its own, it also tells whether the job was aborted.
     pub fn async_error(&self) -> Result<(), CommError> {
-        let slot = match self.device.try_lock() {
-            Ok(slot) => slot,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return match self.core.job.view().abort_reason() {
-                    Some(reason) => Err(CommError::Aborted { reason, call: None }),
-                    None => Ok(()),
-                };
-            }
-        };
-        match slot.as_ref().and_then(|device| device.trouble(self.core.job.view(), self.rank())) {
-            Some(error) => {
-                publish_failure(self.core.job.view(), self.local_rank(), self.core.job.generation, &error);
-                Err(error)
-            }
+        let job = &*self.core.job;
+        if job.guard.is_fork() {
+            return Err(CommError::Forked);
+        }
+        if let Some(error) = job.on_device.trouble(job.view(), job.me()) {
+            publish_failure(job.view(), job.me(), job.generation, &error);
+            return Err(error);
+        }
+        let is_busy = matches!(self.device.try_lock(), Err(TryLockError::WouldBlock));
+        match job.view().abort_reason().filter(|_| is_busy) {
+            Some(reason) => Err(CommError::Aborted { reason, call: None }),
             None => Ok(()),
         }
     }
 
-    /// Why data between GPUs goes through the host's memory, if it does.
+    /// Why data between the ranks' GPUs goes through the host's memory, and which of them cannot reach which; `None` if it
+    /// does not, or before the first call on GPU memory. Rank 0 also prints it once, unless `PRUN_P2P=off` asks for it.
+    pub fn detour(&self) -> Option<&str> {
+        self.detour_c().and_then(|why| why.to_str().ok())
+    }
+
+    /// The same for C.
+    pub(crate) fn detour_c(&self) -> Option<&CStr> {
+        self.core.job.detour.get().map(CString::as_c_str)
+    }
+
+    /// The same as a text of its own.
     #[doc(hidden)]
     pub fn staged_because(&self) -> Option<String> {
-        let slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref().and_then(|device| device.detour().map(str::to_owned))
+        self.detour().map(str::to_owned)
     }
 
     /// Milliseconds of parts of the GPUs' set-up, once there was one. For the benchmark.
@@ -399,5 +443,27 @@ fn refuse_capture(operation: Operation, device: &Device, stream: StreamRef) -> R
     Err(CommError::invalid(operation, format!("data goes through the host, which cannot be captured: {why}")))
 }
 
+/// What one rank says for all where data takes the long way although nobody has asked for that.
+fn detour_line(settings: &Settings, why: &str) -> Option<String> {
+    let tells = settings.local_rank == 0 && settings.peer_to_peer;
+    tells.then(|| format!("libcomm: data between the ranks' GPUs goes through the host: {why}\n"))
+}
+
 /// Neither sums what arrives nor reduces in the order of the ranks.
 const NOT_BY_NCCL: &str = "NCCL, which PRUN_PROTO asks for, keeps neither PRUN_VERIFY nor PRUN_REPRODUCIBLE=invariant";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_rank_says_why_data_goes_through_the_host_unless_that_was_asked_for() {
+        let settings = |rank| Settings::of("detour", rank, 2);
+        let line = |settings: &Settings| detour_line(settings, "rank 1 cannot map rank 0's memory: it is far");
+        let said = "libcomm: data between the ranks' GPUs goes through the host: \
+                    rank 1 cannot map rank 0's memory: it is far\n";
+        assert_eq!(line(&settings(0)).as_deref(), Some(said));
+        assert_eq!(line(&settings(1)), None);
+        assert_eq!(line(&Settings { peer_to_peer: false, ..settings(0) }), None);
+    }
+}

@@ -1,10 +1,12 @@
 //! What all communicators of a rank share: the rank itself, its mapping of the segment, and whether it still works.
 
+use std::ffi::CString;
 use std::mem::forget;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::clock::{now_ns, tick_ns};
+use crate::device::troubled::Lookout;
 use crate::error::CommError;
 use crate::fork_guard::ForkGuard;
 use crate::protocol::simple::{explain, publish_failure};
@@ -31,6 +33,10 @@ pub(super) struct Job {
     /// Whether calls are refused, and why.
     broken: AtomicBool,
     because: Mutex<String>,
+    /// What calls on GPU memory have run into since they returned.
+    pub(super) on_device: Lookout,
+    /// Why data between GPUs goes through the host, once they are set up.
+    pub(super) detour: OnceLock<CString>,
     /// Calls recorded in this generation.
     sequence: AtomicU64,
     /// The highest number of a communicator that this rank was in.
@@ -50,6 +56,8 @@ impl Job {
             opening: Mutex::new(()),
             broken: AtomicBool::new(false),
             because: Mutex::default(),
+            on_device: Lookout::default(),
+            detour: OnceLock::new(),
             sequence: AtomicU64::new(0),
             communicators: AtomicU32::new(0),
         }
@@ -111,9 +119,11 @@ impl Job {
         view.record_start(me, self.generation, sequence, &signature, clock());
         waiter.begin_call();
         let unreturned = Unreturned { job: self, signature };
-        // What ended the job for another rank since the last call ends it for us, too.
-        let result = match waiter.trouble(view, me) {
-            Some(stop) => Err(explain(view, stop, Some(signature))),
+        // What ended the job for another rank since the last call ends it for us, too, and so does what a call of ours on
+        // the GPU has run into since it returned, which the others then learn of.
+        let stopped = || waiter.trouble(view, me).map(|stop| explain(view, stop, Some(signature)));
+        let result = match self.on_device.trouble(view, me).or_else(stopped) {
+            Some(error) => Err(error),
             None => body(),
         };
         forget(unreturned);
@@ -136,5 +146,173 @@ struct Unreturned<'a> {
 impl Drop for Unreturned<'_> {
     fn drop(&mut self) {
         self.job.refuse_calls(|| format!("{} did not return", self.signature));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use kernels::args::{Record, TROUBLE_LEFT, TROUBLE_MISMATCH};
+
+    use crate::comm::check::Call;
+    use crate::device::troubled::tests::found;
+    use crate::node::JobSegment;
+    use crate::settings::Settings;
+    use crate::{Comm, CommError, DataType, Op, Operation};
+
+    type HostCall = dyn Fn(&Comm) -> Result<(), CommError> + Sync;
+
+    /// What each of two ranks gets from `call`, after a call of rank 1's on the device has failed.
+    fn after_trouble(record: Record, call: &HostCall) -> [CommError; 2] {
+        two_ranks(|comm| {
+            let rank = comm.rank();
+            let copy = comm.dup().unwrap();
+            comm.barrier().unwrap();
+            if rank == 1 {
+                // SAFETY: it is never freed.
+                #[expect(unsafe_code, reason = "a record that no device writes")]
+                unsafe {
+                    comm.core.job.on_device.watch(found(record))
+                };
+            }
+            let failed = call(&copy).and_then(|()| call(&comm)).unwrap_err();
+            comm.barrier().unwrap_err();
+            assert!(matches!(comm.barrier(), Err(CommError::Unusable { .. })));
+            failed
+        })
+    }
+
+    fn two_ranks<R: Send>(run: impl Fn(Comm) -> R + Sync) -> [R; 2] {
+        let segment = JobSegment::create("two", 2, 2).unwrap();
+        let run = |rank: u32| run(Comm::attach(segment.as_fd(), Settings::of("two", rank, 2)).unwrap());
+        std::thread::scope(|scope| [0, 1].map(|rank| scope.spawn(move || run(rank))).map(|rank| rank.join().unwrap()))
+    }
+
+    #[test]
+    fn what_a_replayed_graph_ran_into_is_reported_by_every_call_on_the_host_and_ends_it_for_the_peers() {
+        let f32_x = |count: u64| 2 | count << 16;
+        let record =
+            Record { kind: TROUBLE_MISMATCH, epoch: 7, ours: f32_x(100), theirs: f32_x(300), ..Record::default() };
+        let calls: [&HostCall; 4] = [
+            &|comm| comm.barrier(),
+            &|comm| comm.all_reduce_in_place(&mut [1f32; 9], Op::Sum),
+            &|comm| comm.start_barrier()?.wait(),
+            &|comm| comm.send_recv(&[1u8], 1 - comm.rank(), &mut [0], 1 - comm.rank(), 0),
+        ];
+        for call in calls {
+            let [first, second] = after_trouble(record, call);
+            let CommError::Mismatch { rank_a: 0, a, rank_b: 1, b } = second else { panic!("{second}") };
+            assert_eq!([a.number, a.count, b.count], [7, 300, 100]);
+            assert!(
+                matches!(&first, CommError::PeerFailed { rank: 1, why, .. } if *why == second.to_string()),
+                "{first}"
+            );
+        }
+    }
+
+    #[test]
+    fn async_error_reports_it_as_well() {
+        let record = Record { kind: TROUBLE_LEFT, ..Record::default() };
+        let [first, second] = after_trouble(record, &|comm| comm.async_error().and_then(|()| comm.barrier()));
+        assert!(matches!(second, CommError::RankLeft { rank: 0, .. }), "{second}");
+        assert!(matches!(first, CommError::PeerFailed { rank: 1, .. }), "{first}");
+    }
+
+    #[test]
+    fn who_has_left_looks_at_no_record_any_more() {
+        let comm = Comm::attach(JobSegment::create("left", 1, 1).unwrap().as_fd(), Settings::of("left", 0, 1)).unwrap();
+        let record = Record { kind: TROUBLE_LEFT, ..Record::default() };
+        // SAFETY: it is never freed.
+        #[expect(unsafe_code, reason = "a record that no device writes")]
+        unsafe {
+            comm.core.job.on_device.watch(found(record))
+        };
+        comm.core.job.on_device.forget();
+        comm.barrier().unwrap();
+        comm.finalize().unwrap();
+    }
+
+    /// As if a call on the GPU were put into a stream.
+    fn call_on_device(comm: &Comm, number: u64) {
+        let call =
+            Call { data_type: Some(DataType::F32), op: Some(Op::Sum), count: 100, ..Call::plain(Operation::AllReduce) };
+        comm.core.job.view().count_on_device(comm.rank(), comm.core.job.generation, &call.numbered(number, 0));
+    }
+
+    #[test]
+    fn a_rank_that_waits_in_its_stream_while_the_other_waits_on_the_host_is_a_mismatch_that_names_both() {
+        let [first, second] = two_ranks(|comm| {
+            comm.barrier().unwrap();
+            call_on_device(&comm, 2);
+            comm.barrier().unwrap();
+            if comm.rank() == 1 {
+                call_on_device(&comm, 4);
+                let waiter = comm.core.waiter();
+                // The kernel sees the same word.
+                while waiter.trouble(comm.core.job.view(), 1).is_none() {
+                    std::thread::yield_now();
+                }
+            }
+            comm.barrier().unwrap_err()
+        });
+        assert_eq!(
+            first.to_string(),
+            "the ranks called different things: rank 0 made call 3 barrier, rank 1 made call 4 allreduce sum f32 x 100"
+        );
+        assert!(matches!(&second, CommError::PeerFailed { rank: 0, why, .. } if *why == first.to_string()), "{second}");
+    }
+
+    #[test]
+    fn no_rank_that_is_merely_late_or_ahead_in_what_has_no_common_order_is_taken_for_one_that_waits_in_its_stream() {
+        let late = || std::thread::sleep(Duration::from_millis(2500));
+        let behind = |comm: &Comm, behind: u32| {
+            if comm.rank() == behind {
+                late();
+            }
+        };
+        let alike = |comm: &Comm| {
+            call_on_device(comm, 1);
+            behind(comm, 1);
+            comm.barrier().unwrap();
+        };
+        let fewer = |comm: &Comm| {
+            if comm.rank() == 0 {
+                call_on_device(comm, 1);
+            }
+            behind(comm, 1);
+            comm.barrier().unwrap();
+        };
+        let captured = |comm: &Comm| {
+            call_on_device(comm, 1);
+            if comm.rank() == 1 {
+                call_on_device(comm, 2);
+                comm.core.job.view().note_captured(1, comm.core.job.generation);
+            }
+            behind(comm, 1);
+            comm.barrier().unwrap();
+        };
+        let by_message = |comm: &Comm| match comm.rank() {
+            0 => comm.recv(&mut [0u8], 1, 0).unwrap(),
+            _ => {
+                call_on_device(comm, 1);
+                late();
+                comm.send(&[1u8], 0, 0).unwrap();
+            }
+        };
+        let split_off = |comm: &Comm| {
+            let copy = comm.dup().unwrap();
+            if comm.rank() == 1 {
+                call_on_device(comm, 2);
+                late();
+            }
+            copy.barrier().unwrap();
+        };
+        let cases: [&(dyn Fn(&Comm) + Sync); 5] = [&alike, &fewer, &captured, &by_message, &split_off];
+        std::thread::scope(|scope| {
+            for case in cases {
+                scope.spawn(move || two_ranks(|comm| case(&comm)));
+            }
+        });
     }
 }

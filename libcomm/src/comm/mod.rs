@@ -43,10 +43,10 @@ pub use request::Request;
 
 /// One rank's communicator: with all ranks of its job, or with some of them, after [`split`](Comm::split).
 ///
-/// All ranks make the same calls in the same order, each with the same count, type, op and root; a difference is
-/// an error on all of them. A call returns once this rank's part is done and its result is complete. Calls from
-/// several threads take turns; a wait for peers ends when they come, when one of them dies, fails or leaves, when
-/// the job is ended, or at the deadline of [`TIMEOUT_MS`](crate::env::TIMEOUT_MS) where that is set.
+/// All ranks make the same calls in the same order, on host and GPU memory alike, each with the same count, type, op and
+/// root; a difference is an error on all of them. A call returns once this rank's part is done and its result is
+/// complete. Calls from several threads take turns; a wait for peers ends when they come, when one of them dies, fails
+/// or leaves, when the job is ended, or at the deadline of [`TIMEOUT_MS`](crate::env::TIMEOUT_MS) where that is set.
 ///
 /// After an error that is not about arguments every later call returns [`CommError::Unusable`], on all communicators
 /// of the job. An error about arguments is this rank's alone: nothing was sent, and the others wait for the call that was meant.
@@ -164,6 +164,7 @@ impl Comm {
         // Before the barrier all let go of the others' memory, after it each frees its own.
         let closed = device.as_mut().map_or(Ok(()), |device| {
             let closed = device.close_peers();
+            self.core.job.on_device.forget();
             match device.trouble(self.core.job.view(), self.rank()) {
                 Some(error) => Err(error),
                 None => closed.map_err(CommError::Cuda),
@@ -216,6 +217,7 @@ impl Drop for Comm {
             requests.abandon(&self.core);
         }
         if let Some(device) = device {
+            self.core.job.on_device.forget();
             device.abandon();
         }
         self.core.give_up();

@@ -1,7 +1,6 @@
 //! Memory of the ranks' GPUs that they have registered together, so that peers may write results straight into it.
 
 use std::ffi::c_void;
-use std::ptr::null_mut;
 use std::sync::PoisonError;
 
 use super::Comm;
@@ -26,7 +25,7 @@ impl Comm {
         self.may_use_device(operation)?;
         let address = address as u64;
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
-        let device = self.ready_device(operation, &mut slot, address, address, StreamRef::new(null_mut()))?;
+        let device = self.ready_device(operation, &mut slot, address, address, StreamRef::DEFAULT)?;
         if !device.has_windows() {
             return Ok(());
         }
@@ -42,13 +41,18 @@ impl Comm {
         };
         match self.exchange(&own.to_bytes(), open)? {
             Exchanged::All(peers) => self.together(operation, || Ok(device.keep_window(&own, bytes as u64, peers)?)),
-            Exchanged::Fallback(refusal) => Err(CommError::invalid(
-                operation,
-                format!(
-                    "rank {} with rank {}'s part: {}; a call on this memory works without",
-                    refusal.rank, refusal.peer, refusal.why
-                ),
-            )),
+            Exchanged::Fallback(refusal) => {
+                // A peer may have mapped this rank's part, and lets go of it only once it has learned that another could
+                // not: the caller may free it afterwards.
+                self.barrier()?;
+                Err(CommError::invalid(
+                    operation,
+                    format!(
+                        "rank {} with rank {}'s part: {}; a call on this memory works without",
+                        refusal.rank, refusal.peer, refusal.why
+                    ),
+                ))
+            }
         }
     }
 
@@ -98,7 +102,13 @@ impl Comm {
             Ok(buffer)
         })?;
         let address = buffer.address() as *mut c_void;
-        self.register_raw(address, bytes)?;
+        if let Err(error) = self.register_raw(address, bytes) {
+            // Unless all have found together that it cannot be, a peer may have it mapped still.
+            if !matches!(error, CommError::InvalidArgument { .. }) {
+                buffer.leak();
+            }
+            return Err(error);
+        }
         let mut slot = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = slot.as_mut().ok_or_else(|| CommError::Internal("the GPU side is not there".into()))?;
         device.adopt(buffer);

@@ -3,10 +3,28 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
+use kernels::args::{Args, Fault};
+
 use super::Address;
 use super::context::Context;
 use super::stream::StreamRef;
 use super::sys::{Driver, Result};
+use crate::element::Element;
+
+/// What may be copied byte by byte from and to a device.
+///
+/// # Safety
+/// Any bytes are a value, and every byte of a value is written: it has no padding.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: a number each. No other crate can add one, since it cannot name what an element must be able to do.
+unsafe impl<T: Element> Plain for T {}
+// SAFETY: addresses and numbers without a gap: 24 words of eight bytes, 7 of four, 4 bytes, and 2 of eight.
+unsafe impl Plain for Args {}
+// SAFETY: 2 numbers of four bytes and 3 of eight.
+unsafe impl Plain for Fault {}
+
+const _: () = assert!(size_of::<Args>() == 26 * 8 + 7 * 4 + 4 && size_of::<Fault>() == 2 * 4 + 3 * 8);
 
 /// Device memory that this value owns.
 pub struct DeviceBuffer {
@@ -40,9 +58,13 @@ impl DeviceBuffer {
         self.context
     }
 
+    fn has(&self, at: usize, bytes: usize) -> bool {
+        at.checked_add(bytes).is_some_and(|end| end <= self.bytes)
+    }
+
     /// Sets bytes and waits for it.
     pub fn fill(&self, at: usize, bytes: usize, value: u8) -> Result<()> {
-        assert!(at + bytes <= self.bytes);
+        assert!(self.has(at, bytes));
         let _bound = self.context.bind()?;
         // SAFETY: inside the buffer.
         unsafe { self.context.driver().memory_set(self.address + at as u64, value, bytes) }?;
@@ -51,7 +73,7 @@ impl DeviceBuffer {
 
     /// Sets whole words of four bytes and waits for it.
     pub fn fill_words(&self, at: usize, bytes: usize, value: u32) -> Result<()> {
-        assert!(at + bytes <= self.bytes && at.is_multiple_of(4) && bytes.is_multiple_of(4));
+        assert!(self.has(at, bytes) && at.is_multiple_of(4) && bytes.is_multiple_of(4));
         let _bound = self.context.bind()?;
         // SAFETY: inside the buffer.
         unsafe { self.context.driver().memory_set_words(self.address + at as u64, value, bytes / 4) }?;
@@ -59,8 +81,8 @@ impl DeviceBuffer {
     }
 
     /// Copies to the device and waits for it.
-    pub fn write<T: Copy>(&self, at: usize, data: &[T]) -> Result<()> {
-        assert!(at + size_of_val(data) <= self.bytes);
+    pub fn write<T: Plain>(&self, at: usize, data: &[T]) -> Result<()> {
+        assert!(self.has(at, size_of_val(data)));
         let _bound = self.context.bind()?;
         // SAFETY: both sides are that long.
         unsafe {
@@ -72,14 +94,14 @@ impl DeviceBuffer {
     /// Waits for the default stream, in which these calls are, and not for the context: in another stream a kernel
     /// may be waiting for what is done next here.
     fn wait(&self) -> Result<()> {
-        StreamRef::new(null_mut()).synchronize(self.context.driver())
+        StreamRef::DEFAULT.synchronize(self.context.driver())
     }
 
     /// Copies to the host and waits for it.
-    pub fn read<T: Copy>(&self, at: usize, data: &mut [T]) -> Result<()> {
-        assert!(at + size_of_val(data) <= self.bytes);
+    pub fn read<T: Plain>(&self, at: usize, data: &mut [T]) -> Result<()> {
+        assert!(self.has(at, size_of_val(data)));
         let _bound = self.context.bind()?;
-        // SAFETY: both sides are that long, and T is plain data of which any bytes came from a `write` of T.
+        // SAFETY: both sides are that long, and any bytes are a T.
         unsafe {
             self.context.driver().copy_to_host(data.as_mut_ptr().cast(), self.address + at as u64, size_of_val(data))
         }

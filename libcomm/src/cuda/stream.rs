@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use super::context::Context;
 use super::sys::{Driver, Opaque, Result};
 
-/// A stream that somebody owns; the caller's, or one of [`Stream`].
+/// A stream that somebody owns; the caller's, or one of [`Stream`]. Whoever made it sees to it that the stream outlives its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRef(Opaque);
 
@@ -16,8 +16,14 @@ unsafe impl Send for StreamRef {}
 unsafe impl Sync for StreamRef {}
 
 impl StreamRef {
+    /// The default stream, which is always there.
+    pub const DEFAULT: StreamRef = StreamRef(null_mut());
+
     /// From the caller's `cudaStream_t` or `CUstream`; null is the default stream.
-    pub fn new(raw: *mut c_void) -> StreamRef {
+    ///
+    /// # Safety
+    /// It is one, and lives as long as this value or a copy of it is used.
+    pub unsafe fn new(raw: *mut c_void) -> StreamRef {
         StreamRef(raw)
     }
 
@@ -99,7 +105,7 @@ impl Stream {
         Ok(Stream { context, raw })
     }
 
-    /// To put work into it.
+    /// To put work into it. Not to be used once this value is gone, which nothing checks.
     pub fn get(&self) -> StreamRef {
         StreamRef(self.raw)
     }

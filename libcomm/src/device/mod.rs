@@ -20,6 +20,7 @@ mod setup;
 #[cfg(test)]
 mod table; // what `build.rs` does with the table of paths
 mod told;
+pub(crate) mod troubled;
 mod watched;
 mod windows;
 
@@ -325,20 +326,6 @@ impl Device {
         let failed = |why| CommError::Nccl { why };
         let nccl = self.nccl.as_ref().ok_or_else(|| failed("it is not loaded".into()))?;
         nccl.with(|nccl| call(nccl).map_err(failed))
-    }
-
-    /// What the first call that gave up has left, if any has, or why NCCL's were ended.
-    pub(crate) fn trouble(&self, view: View<'_>, rank: u32) -> Option<CommError> {
-        // SAFETY: the record lies in pinned memory of ours, that long; the device writes `kind` last.
-        let record = unsafe {
-            let record = self.record.host().cast::<Record>();
-            if (&raw const (*record).kind).read_volatile() == 0 {
-                return self.nccl.as_ref().and_then(Watched::ended);
-            }
-            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-            record.read_volatile()
-        };
-        Some(explain(&record, view, rank))
     }
 
     /// Puts one AllReduce into its stream. Returns before it is done.

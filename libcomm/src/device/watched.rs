@@ -30,7 +30,7 @@ pub(super) struct Watched<T> {
 struct Shared<T> {
     /// `None` once the job has ended.
     thing: Mutex<Option<T>>,
-    why: OnceLock<CommError>,
+    why: Arc<OnceLock<CommError>>,
 }
 
 impl<T> Shared<T> {
@@ -47,7 +47,7 @@ impl<T: Send + 'static> Watched<T> {
         thing: T,
         look: impl Fn() -> Option<CommError> + Send + 'static,
     ) -> Result<Watched<T>, std::io::Error> {
-        let shared = Arc::new(Shared { thing: Mutex::new(Some(thing)), why: OnceLock::new() });
+        let shared = Arc::new(Shared { thing: Mutex::new(Some(thing)), why: Arc::default() });
         let ((stop, stopped), (running, over)) = (mpsc::channel(), mpsc::channel::<()>());
         let theirs = shared.clone();
         let watcher = threads::start(move || {
@@ -63,6 +63,11 @@ impl<T: Send + 'static> Watched<T> {
 }
 
 impl<T> Watched<T> {
+    /// Where it will stand why it was ended, also when this is gone.
+    pub(super) fn why(&self) -> Arc<OnceLock<CommError>> {
+        self.shared.why.clone()
+    }
+
     /// Why it was ended, if it was.
     pub(super) fn ended(&self) -> Option<CommError> {
         self.shared.why.get().cloned()

@@ -171,6 +171,21 @@ pub struct Verdict {
     pub text: [AtomicU64; VERDICT_WORDS],
 }
 
+/// The calls on its GPU that a rank has made. Written by the rank alone, looked at by who waits for it for long.
+#[repr(C, align(128))]
+pub struct OnDevice {
+    /// Generation in the upper 16 bits, below it how many calls; captured ones are not counted.
+    pub calls: AtomicU64,
+    /// Number of the last of them.
+    pub number: AtomicU64,
+    /// Operation, type, op and root of it.
+    pub kind: AtomicU64,
+    /// Its elements.
+    pub count: AtomicU64,
+    /// The generation in which one was captured, 0 for none.
+    pub captured: AtomicU32,
+}
+
 /// One of a rank's last calls. Written by the rank alone, read by rankd at any time.
 #[repr(C)]
 pub struct Record {
@@ -213,6 +228,8 @@ pub struct RankBlock {
     pub records: Line<[Record; RECORDS]>,
     /// Calls started plus calls ended. Away from `status`, at which peers look while they wait.
     pub activity: Line<AtomicU64>,
+    /// Its calls on its GPU.
+    pub on_device: OnDevice,
 }
 
 /// Where the shared lines begin.
@@ -234,7 +251,7 @@ const _: () = {
     assert!(offset_of!(RankBlock, mailbox) == 1152 && offset_of!(RankBlock, verdict) == 1664);
     assert!(size_of::<Verdict>() == 256 && offset_of!(RankBlock, records) == 1920);
     assert!(size_of::<CellHead>() == 64 && size_of::<Place>() == PAGE);
-    assert!(offset_of!(RankBlock, activity) == 6016);
+    assert!(offset_of!(RankBlock, activity) == 6016 && offset_of!(RankBlock, on_device) == 6144);
     assert!(size_of::<Record>() == 64 && size_of::<RankBlock>() == 2 * PAGE);
 };
 

@@ -70,6 +70,7 @@ impl Words {
                 communicator: long(),
             })),
             activity: Line(long()),
+            on_device: OnDevice { calls: long(), number: long(), kind: long(), count: long(), captured: word() },
         };
         let shared = Shared {
             abort: Line(word()),

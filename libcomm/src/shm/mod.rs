@@ -8,6 +8,7 @@ pub(crate) mod group;
 pub(crate) mod heap;
 pub(crate) mod layout;
 pub(crate) mod mailbox;
+pub(crate) mod on_device;
 pub(crate) mod recorder;
 pub(crate) mod segment;
 pub(crate) mod step;

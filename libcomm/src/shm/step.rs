@@ -33,6 +33,16 @@ impl Stamp {
         Stamp(u64::from(generation) << COUNT_BITS | count)
     }
 
+    /// How many a word says are posted in `generation`; `None` if it is of another one.
+    pub(crate) fn count_in(word: u64, generation: u32) -> Option<u64> {
+        (word >> COUNT_BITS == u64::from(generation)).then_some(word & ((1 << COUNT_BITS) - 1))
+    }
+
+    /// Makes a word that nobody sleeps for say so. Whoever sees it sees all that was written before.
+    pub(crate) fn store_in(self, word: &AtomicU64) {
+        word.store(self.0, Release);
+    }
+
     /// Whether a word has come that far. If so, all that was written before it was announced there is visible.
     pub(crate) fn is_in(self, word: &AtomicU64) -> bool {
         word.load(Acquire) >= self.0

@@ -2,8 +2,8 @@
 //! whether the peer can still come.
 //!
 //! No wait is endless while rankd lives: it ends with the condition, with an abort, an exit, a failure or a leave
-//! of a rank, or with the deadline where one is set. The condition always wins: what a rank posted before it died
-//! counts.
+//! of a rank, with a peer that makes its calls in another order, or with the deadline where one is set. The condition
+//! always wins: what a rank posted before it died counts.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -29,6 +29,9 @@ const SLEEP: Duration = Duration::from_millis(50);
 /// How long a rank that has dropped its communicator may take to end, before those who wait for it give up.
 const DROPPED_GRACE: Duration = Duration::from_secs(2);
 
+/// How long a peer may stay ahead in calls on its GPU, without a further one and without coming to where it is awaited.
+const ANOTHER_ORDER: Duration = Duration::from_secs(2);
+
 /// Why a wait ended without what was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -38,6 +41,8 @@ pub(crate) enum Stop {
     Failed { rank: u32 },
     Left { rank: u32 },
     Deadline { rank: u32, waited: Duration },
+    // `rank` has made calls on its GPU that `me`, in a call on the host, has not.
+    OnDevice { me: u32, rank: u32 },
 }
 
 /// One rank's way to wait, in one generation.
@@ -50,6 +55,8 @@ pub(crate) struct Waiter {
     call_began: Cell<Option<Instant>>,
     /// The count of news up to which nothing was found that ends a wait.
     seen_news: Cell<u32>,
+    /// Whether its waits are in an order with calls on the GPU.
+    in_order: Cell<bool>,
     /// Shared by all waiters of the rank: its threads have one bell.
     naps: Arc<Naps>,
 }
@@ -57,7 +64,7 @@ pub(crate) struct Waiter {
 impl Waiter {
     pub(crate) fn new(me: u32, generation: u32, limit: Option<Duration>) -> Waiter {
         let (spins, call_began, seen_news) = (Cell::new(0), Cell::new(None), Cell::new(0));
-        Waiter { me, generation, spins, limit, call_began, seen_news, naps: Arc::default() }
+        Waiter { me, generation, spins, limit, call_began, seen_news, in_order: Cell::new(false), naps: Arc::default() }
     }
 
     /// One more for the same rank, for calls that may wait while this one does.
@@ -74,6 +81,11 @@ impl Waiter {
     /// Allows spinning: there is a CPU for each rank.
     pub(crate) fn allow_spinning(&self) {
         self.spins.set(SPINS);
+    }
+
+    /// Says that this is the waiter of all calls of the job's communicator on the host.
+    pub(crate) fn keep_order(&self) {
+        self.in_order.set(true);
     }
 
     /// Starts the deadline of a new call, where there are deadlines.
@@ -122,6 +134,7 @@ impl Waiter {
         let began = Instant::now();
         let mut looked_for_processes = began;
         let mut dropped_since = None;
+        let mut ahead: Option<((u32, u64), Instant)> = None;
         let session = || whom.map(|rank| view.ranks[rank as usize].status.session.load(Acquire));
         loop {
             // Read before the look at what they announce: if they have changed when we are about to sleep, we have
@@ -141,6 +154,17 @@ impl Waiter {
                 if since.elapsed() >= DROPPED_GRACE {
                     return Err(Stop::Left { rank });
                 }
+            }
+            // Looked at in this order: if it has still not come, the peer made those calls before it (`on_device.rs`).
+            let found = self.ahead_on_device(view, whom).filter(|_| cfg!(not(loom)) && !arrived());
+            ahead = found.map(|found| match ahead {
+                Some((before, since)) if before == found => (found, since),
+                _ => (found, Instant::now()),
+            });
+            if let Some(((rank, _), since)) = ahead
+                && since.elapsed() >= ANOTHER_ORDER
+            {
+                return Err(Stop::OnDevice { me: self.me, rank });
             }
             let mut nap = SLEEP;
             if let (Some(limit), Some(call_began)) = (self.limit, self.call_began.get()) {
@@ -194,6 +218,16 @@ impl Waiter {
     fn dropped(&self, view: View<'_>, rank: u32) -> bool {
         let status = &view.ranks[rank as usize].status;
         status.dropped.load(Acquire) == self.generation && status.session.load(Acquire) < 2 * self.generation
+    }
+
+    /// A peer that has made more calls on its GPU than this rank, and how many.
+    fn ahead_on_device(&self, view: View<'_>, whom: [u32; 2]) -> Option<(u32, u64)> {
+        if !self.in_order.get() {
+            return None;
+        }
+        let ours = view.made_on_device(self.me, self.generation)?;
+        let made = |rank: u32| view.made_on_device(rank, self.generation).map(|calls| (rank, calls));
+        whom.into_iter().filter_map(made).find(|(_, calls)| *calls > ours)
     }
 
     /// A rank whose process ended before it left our generation; the first of them, since one death makes others

@@ -52,6 +52,9 @@ int main(void) {
     CHECK(comm_barrier(NULL) == COMM_ERROR_INVALID_ARGUMENT);
     CHECK(strcmp(comm_error_string(COMM_ERROR_TIMEOUT), "a peer did not come before the deadline") == 0);
 
+    /* No GPU has been used, so none is in the way of another. */
+    CHECK(comm_detour(comm) == NULL && comm_detour(NULL) == NULL);
+
     /* Messages round a ring, and to the next rank. */
     const int next = (rank + 1) % size, last = (rank + size - 1) % size;
     int32_t out[3] = {rank, rank + 1, rank + 2}, in[3] = {0};
