@@ -226,6 +226,14 @@ pub enum CommError {
         /// The call that waited.
         call: Option<Signature>,
     },
+    /// A graph was replayed that was captured with memory which has been deregistered since.
+    #[error("{call} puts its result into memory of rank {rank} that has been deregistered: capture the graph again")]
+    Stale {
+        /// Whose memory it was.
+        rank: u32,
+        /// The replayed call.
+        call: Signature,
+    },
     /// The ranks do not agree on how much each of them sends.
     #[error("rank {rank} has other counts for the ranks than this one")]
     CountsDiffer {

@@ -45,7 +45,7 @@ const fn one_gpu(name: &'static str, ranks: u32, tries: &'static str) -> Case {
 }
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 35] = [
+pub const CASES: [Case; 36] = [
     host("host-2", 2, "host", "every collective, type and operation in host memory"),
     host("host-5", 5, "host", "the same"),
     Case {
@@ -104,6 +104,7 @@ pub const CASES: [Case; 35] = [
         ends_well: false,
         ..pair("killed-nccl", "killed-nccl", "a rank killed in the middle of calls that NCCL does")
     },
+    Case { ends_well: false, ..pair("stale", "stale", "a graph replayed after its memory was deregistered") },
     Case { ranks: 4, options: &["--share-gpus"], ..pair("four-on-two", "pair", "two ranks on each GPU") },
     one_gpu("one-gpu", 2, "two ranks on one GPU"),
     one_gpu("one-gpu-3", 3, "three ranks on one GPU"),

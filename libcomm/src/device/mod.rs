@@ -652,10 +652,7 @@ fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
             let (chunk, sent, arrived) = (u64::from(record.chunk), record.ours, record.theirs);
             CommError::ChunkCorrupt { call: made, from: peer, to: rank, chunk, sent, arrived }
         }
-        args::TROUBLE_STALE => {
-            let why = "a graph was replayed that puts a result into memory which has been deregistered since";
-            CommError::invalid(made.operation, why)
-        }
+        args::TROUBLE_STALE => CommError::Stale { rank: peer, call: made },
         args::TROUBLE_DIFFER => CommError::ResultsDiffer {
             call: made,
             rank_a: rank,

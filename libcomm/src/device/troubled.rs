@@ -17,6 +17,8 @@ use crate::shm::View;
 pub(crate) struct Troubled {
     /// In pinned memory; the device writes its `kind` last.
     record: *const Record,
+    /// The number that the proof has on the device: the caller's first call is the one after it.
+    first_call: u64,
     /// Why NCCL's calls were ended.
     ended: Option<Arc<OnceLock<CommError>>>,
 }
@@ -38,6 +40,7 @@ impl Troubled {
             fence(Ordering::Acquire);
             self.record.read_volatile()
         };
+        let record = Record { epoch: record.epoch.saturating_sub(self.first_call), ..record };
         Some(explain(&record, view, rank))
     }
 }
@@ -45,7 +48,8 @@ impl Troubled {
 impl Device {
     /// For a [`Lookout`], which must let go of it before this value goes.
     pub(crate) fn troubled(&self) -> Troubled {
-        Troubled { record: self.record.host().cast_const().cast(), ended: self.nccl.as_ref().map(Watched::why) }
+        let record = self.record.host().cast_const().cast();
+        Troubled { record, first_call: self.first_call, ended: self.nccl.as_ref().map(Watched::why) }
     }
 
     /// Why calls on the device are of no use any more, if so.
@@ -103,6 +107,6 @@ pub(crate) mod tests {
 
     /// A record as a kernel would leave it, for ever there.
     pub(crate) fn found(record: Record) -> Troubled {
-        Troubled { record: Box::leak(Box::new(record)), ended: None }
+        Troubled { record: Box::leak(Box::new(record)), first_call: 0, ended: None }
     }
 }

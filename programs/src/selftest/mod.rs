@@ -54,7 +54,7 @@ enum After {
 use After::{Failed, Left};
 use Case::{Alone, OnGpu, OnHost, Part};
 
-const CASES: [(&str, Case); 19] = [
+const CASES: [(&str, Case); 20] = [
     ("virtual", Alone(virtual_ranks::run)),
     ("sanitize", Alone(|| sanitize::run(Verify::Off))),
     ("sanitize-verify", Alone(|| sanitize::run(Verify::Every))),
@@ -70,6 +70,7 @@ const CASES: [(&str, Case); 19] = [
     ("refused", Part("a pair that cannot", pair::refused, Left)),
     ("mismatch", Part("mismatched calls name both", |rank| pair::mismatch(rank, false), Failed)),
     ("mismatch-graph", Part("mismatched replays name both", |rank| pair::mismatch(rank, true), Failed)),
+    ("stale", Part("a replay after deregistering", registered::stale, Failed)),
     ("damaged", Part("damaged data", damage::damaged, Failed)),
     ("killed", Part("a killed rank", |rank| pair::killed(rank, false), Failed)),
     ("killed-graph", Part("a rank killed between replays", |rank| pair::killed(rank, true), Failed)),

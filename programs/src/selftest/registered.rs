@@ -132,6 +132,45 @@ pub(super) fn cannot_be_shared(rank: &Rank<'_>, memory: u64) -> anyhow::Result<(
     Ok(())
 }
 
+/// A graph that was captured with registered memory is replayed after that was deregistered: an error on both ranks, and
+/// nothing is written where it was.
+pub(super) fn stale(rank: &Rank<'_>) -> anyhow::Result<()> {
+    let (comm, base) = (rank.comm, rank.buffer.address());
+    let (whole, bytes) = (base as *mut c_void, rank.buffer.bytes());
+    rank.call::<f32>(1000, Op::Sum, ZERO_COPY, false, 0)?;
+    comm.register_raw(whole, bytes)?;
+    let graph = rank.capture(|| {
+        let stream = rank.stream.get().raw();
+        // SAFETY: inside the buffer.
+        let called = unsafe {
+            let (send, recv) = (base as *const _, (base + MOST as u64) as *mut _);
+            comm.all_reduce_tuned(send, recv, 200_000, DataType::F32, Op::Sum, stream, ZERO_COPY, &|_| ())
+        };
+        Ok(called?)
+    })?;
+    let replay = || {
+        graph.launch(rank.stream.get())?;
+        Ok(rank.stream.get().synchronize(rank.context.driver())?)
+    };
+    replay()?;
+    comm.async_error()?;
+    comm.deregister_raw(whole)?;
+    // Another window does not take its place.
+    comm.register_raw(whole, bytes)?;
+    rank.buffer.fill(MOST, 1 << 20, 7)?;
+    comm.barrier()?;
+    let replayed: anyhow::Result<()> = replay();
+    replayed?;
+    match comm.async_error() {
+        Err(CommError::Stale { .. } | CommError::PeerFailed { .. }) => {}
+        other => bail!("a replay after deregistering: {other:?}"),
+    }
+    let mut found = vec![0u8; 1 << 20];
+    rank.buffer.read(MOST, &mut found)?;
+    ensure!(found.iter().all(|byte| *byte == 7), "the replay has written where the window was");
+    Ok(())
+}
+
 fn refused(result: Result<(), CommError>, with: &str) -> anyhow::Result<()> {
     match result {
         Err(CommError::InvalidArgument { why, .. }) if why.contains(with) => Ok(()),
