@@ -130,6 +130,14 @@ impl Form<'_> {
         }
         let wrong = row.measured.iter().any(|one| one.wrong.is_some());
         let _ = writeln!(text, "  {:>7}", if wrong { row.wrong().to_string() } else { "N/A".into() });
+        if self.job.percentiles {
+            // Columns of their own would be three for each contestant.
+            row.measured.iter().filter_map(|one| Some((one, one.calls?))).for_each(|(one, calls)| {
+                let [p50, p99, stddev] = [calls.p50, calls.p99, calls.stddev].map(time);
+                let (title, count) = (title(one), calls.count);
+                let _ = writeln!(text, "# {count} single calls of {title}: p50 {p50}, p99 {p99}, stddev {stddev} us");
+            });
+        }
         text
     }
 
@@ -195,6 +203,7 @@ pub(crate) mod tests {
     use super::super::sizes::Message;
     use super::*;
     use comm::{DataType, Op};
+    use programs::bench::wire::{Calls, Entry};
 
     /// A job with all that is usual.
     pub fn job(collective: Collective) -> Job {
@@ -242,6 +251,19 @@ pub(crate) mod tests {
         row.add(true, entry("libcomm", Place::In, &[0.25], None));
         let line = form.row(&row, &row);
         assert!(line.contains(" none     0        -        -       -       -       -       -       -    0.250    0.016   0.016     N/A"), "{line}");
+    }
+
+    #[test]
+    fn beside_rivals_single_calls_are_lines_of_their_own() {
+        let job = Job { percentiles: true, ..job(Collective::AllReduce) };
+        let form = Form { job: &job, ranks: 2, against: true };
+        let calls = Calls::of(&[1.0, 2.0, 12.0]);
+        let mut row = Row::new(Message { count: 1, bytes: 4 });
+        row.add(true, Entry { calls, ..entry("libcomm", Place::Out, &[0.5], Some(0)) });
+        row.add(false, entry("NCCL", Place::Out, &[0.75], Some(0)));
+        let text = form.row(&row, &row);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(lines, ["# 3 single calls of libcomm: p50 2.000, p99 12.00, stddev 4.967 us"]);
     }
 
     #[test]
