@@ -44,6 +44,12 @@ const fn one_gpu(name: &'static str, ranks: u32, tries: &'static str) -> Case {
     Case { gpus: 1, ranks, options: &["--share-gpus", "--gpus", "0"], ..pair(name, "pair", tries) }
 }
 
+/// Whose ranks are threads of one process, each with queues of its own on the GPU.
+const fn in_threads(name: &'static str, tries: &'static str) -> Case {
+    let options: &[&str] = &["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"];
+    Case { gpus: 1, ranks: 1, options, limit_s: 120, ..pair(name, name, tries) }
+}
+
 /// All cases, in the order in which they run.
 pub const CASES: [Case; 36] = [
     host("host-2", 2, "host", "every collective, type and operation in host memory"),
@@ -113,27 +119,9 @@ pub const CASES: [Case; 36] = [
     one_gpu("one-gpu-6", 6, "six ranks on one GPU"),
     one_gpu("one-gpu-7", 7, "seven ranks on one GPU"),
     one_gpu("one-gpu-8", 8, "eight ranks on one GPU"),
-    Case {
-        gpus: 1,
-        ranks: 1,
-        options: &["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"],
-        limit_s: 120,
-        ..pair("virtual", "virtual", "two to eight ranks in one process on one GPU")
-    },
-    Case {
-        gpus: 1,
-        ranks: 1,
-        options: &["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"],
-        limit_s: 120,
-        ..pair("faults", "faults", "data damaged on purpose is found, a late rank harms nothing")
-    },
-    Case {
-        gpus: 1,
-        ranks: 1,
-        options: &["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"],
-        limit_s: 120,
-        ..pair("mismatches", "mismatches", "calls that differ, on every path")
-    },
+    in_threads("virtual", "two to eight ranks in one process on one GPU"),
+    in_threads("faults", "data damaged on purpose is found, a late rank harms nothing"),
+    in_threads("mismatches", "calls that differ, on every path"),
 ];
 
 #[cfg(test)]
