@@ -8,7 +8,10 @@
  *
  * All ranks make the same calls in the same order, on host and GPU memory alike,
  * with the same count, type, op and root; if they do not, all get
- * COMM_ERROR_MISMATCH or COMM_ERROR_PEER.
+ * COMM_ERROR_MISMATCH or COMM_ERROR_PEER. A rank that waits on the host for one
+ * that waits in a stream is found out after 2 s; not so after a call was
+ * captured in a graph, in messages, or on a communicator that was split off,
+ * where only PRUN_COMM_TIMEOUT_MS ends the wait.
  * Counts are in elements. Buffers need the alignment of their element. With a
  * count of 0 the buffers may be NULL.
  *

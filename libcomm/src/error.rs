@@ -217,7 +217,7 @@ pub enum CommError {
     DeviceTimeout {
         /// The peer waited for.
         rank: u32,
-        /// Which device call.
+        /// Which launch of a call on the device, from 1: a long call may be several.
         epoch: u64,
         /// Which block waited.
         block: u32,
@@ -233,6 +233,20 @@ pub enum CommError {
         rank: u32,
         /// The replayed call.
         call: Signature,
+    },
+    /// One rank waits in a call on the host, and another one that it waits for has gone on to a call on its GPU.
+    #[error(
+        "rank {rank} waits in {call} on the host, but rank {peer} has made {on_device} on its GPU before that: all ranks must make their calls in the same order"
+    )]
+    OtherOrder {
+        /// Who waits.
+        rank: u32,
+        /// In which call.
+        call: Signature,
+        /// For whom.
+        peer: u32,
+        /// Its last call on its GPU.
+        on_device: Signature,
     },
     /// The ranks do not agree on how much each of them sends.
     #[error("rank {rank} has other counts for the ranks than this one")]

@@ -57,7 +57,10 @@ pub(super) fn code_of(error: &CommError) -> c_int {
         CommError::Aborted { .. } => ABORTED,
         CommError::Timeout { .. } | CommError::DeviceTimeout { .. } => TIMEOUT,
         CommError::Cuda(_) | CommError::Nccl { .. } => DEVICE,
-        CommError::Mismatch { .. } | CommError::CountsDiffer { .. } | CommError::Stale { .. } => MISMATCH,
+        CommError::Mismatch { .. }
+        | CommError::OtherOrder { .. }
+        | CommError::CountsDiffer { .. }
+        | CommError::Stale { .. } => MISMATCH,
         CommError::ChunkCorrupt { .. }
         | CommError::ResultsDiffer { .. }
         | CommError::HostDiffers { .. }

@@ -258,14 +258,15 @@ mod tests {
         });
         assert_eq!(
             first.to_string(),
-            "the ranks called different things: rank 0 made call 3 barrier, rank 1 made call 4 allreduce sum f32 x 100"
+            "rank 0 waits in call 3 barrier on the host, but rank 1 has made call 4 allreduce sum f32 x 100 on its GPU before \
+             that: all ranks must make their calls in the same order"
         );
         assert!(matches!(&second, CommError::PeerFailed { rank: 0, why, .. } if *why == first.to_string()), "{second}");
     }
 
     #[test]
     fn no_rank_that_is_merely_late_or_ahead_in_what_has_no_common_order_is_taken_for_one_that_waits_in_its_stream() {
-        let late = || std::thread::sleep(Duration::from_millis(2500));
+        let late = || std::thread::sleep(crate::shm::wait::ANOTHER_ORDER + Duration::from_millis(500));
         let behind = |comm: &Comm, behind: u32| {
             if comm.rank() == behind {
                 late();

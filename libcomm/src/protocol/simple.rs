@@ -776,12 +776,7 @@ pub(crate) fn explain(view: View<'_>, stop: Stop, call: Option<Signature>) -> Co
             CommError::PeerFailed { rank, why, call }
         }
         Stop::OnDevice { me, rank } => match (call, view.last_on_device(rank)) {
-            (Some(ours), Some(theirs)) => {
-                let mut pair = [(me, ours), (rank, theirs)];
-                pair.sort_by_key(|(rank, _)| *rank);
-                let [(rank_a, a), (rank_b, b)] = pair;
-                CommError::Mismatch { rank_a, a, rank_b, b }
-            }
+            (Some(call), Some(on_device)) => CommError::OtherOrder { rank: me, call, peer: rank, on_device },
             _ => CommError::Internal(format!("rank {rank} has made calls on its GPU that nobody can name")),
         },
     }

@@ -30,7 +30,7 @@ const SLEEP: Duration = Duration::from_millis(50);
 const DROPPED_GRACE: Duration = Duration::from_secs(2);
 
 /// How long a peer may stay ahead in calls on its GPU, without a further one and without coming to where it is awaited.
-const ANOTHER_ORDER: Duration = Duration::from_secs(2);
+pub(crate) const ANOTHER_ORDER: Duration = Duration::from_secs(2);
 
 /// Why a wait ended without what was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
