@@ -141,7 +141,7 @@ impl Rank<'_> {
         self.buffer.read(recv_at, &mut result)?;
         ensure!(self.read_bytes(recv_at + bytes)? == before, "wrote behind the end");
         // Rings of more than two round at each hop; unless another path is forced, they take what is too long for lines.
-        let rounds = !T::TYPE.is_integer() && size > 2 && (path == Some(Path::Ring) || bytes > 128 << 10);
+        let rounds = !T::TYPE.is_integer() && size > 2 && (path == Some(Path::Ring) || bytes >= 128 << 10);
         let wrong = first_wrong(sends, op, &result, rounds);
         let hash = result.iter().zip(1u64..).fold(0u64, |hash, (x, i)| {
             // SAFETY: plain data.
