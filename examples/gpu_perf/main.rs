@@ -180,7 +180,7 @@ fn table(bench: &Bench<'_>, most: usize) -> anyhow::Result<()> {
         let name = bench.context.name()?;
         println!("{} x {name}, {}", comm.size(), driver_version());
         println!("set-up: libcomm {set_up:.1} ms, NCCL {nccl_set_up:.1} ms");
-        if let Some(why) = comm.staged_because() {
+        if let Some(why) = comm.detour() {
             println!("through the host: {why}");
         }
     }

@@ -236,15 +236,14 @@ impl Comm {
         stream: StreamRef,
         body: impl FnOnce(&mut Device) -> Result<(), CommError>,
     ) -> Result<(), CommError> {
+        let turn = device.next_turn(stream).map_err(|why| CommError::invalid(call.operation, why))?;
         self.call(call, |steps| {
-            // The default stream cannot be captured. One that has no answer counts as if it were.
-            let driver = device.context().driver();
-            let (job, eager) =
-                (&self.core.job, stream == StreamRef::DEFAULT || stream.is_capturing(driver) == Ok(false));
-            match eager {
-                true => job.view().count_on_device(job.me(), job.generation, &steps.signature()),
-                false => job.view().note_captured(job.me(), job.generation),
+            let job = &self.core.job;
+            match turn.capture {
+                None => job.view().count_on_device(job.me(), job.generation, &steps.signature()),
+                Some(_) => job.view().note_captured(job.me(), job.generation),
             }
+            device.take_turn(&turn)?;
             body(device)
         })
     }
@@ -346,7 +345,7 @@ impl Comm {
                 self.join_nccl(device)?;
             }
             if !device.is_staged() {
-                // SAFETY: the record is the device's, and whoever takes that out of its slot has all forget it before.
+                // SAFETY: the record is the device's, and whoever lets go of that has all forget the record before.
                 unsafe { self.core.job.on_device.watch(device.troubled()) };
             }
         }
@@ -380,12 +379,6 @@ impl Comm {
     /// The same for C.
     pub(crate) fn detour_c(&self) -> Option<&CStr> {
         self.core.job.detour.get().map(CString::as_c_str)
-    }
-
-    /// The same as a text of its own.
-    #[doc(hidden)]
-    pub fn staged_because(&self) -> Option<String> {
-        self.detour().map(str::to_owned)
     }
 
     /// Milliseconds of parts of the GPUs' set-up, once there was one. For the benchmark.

@@ -3,8 +3,7 @@
 //! `job.rs` has what all communicators of a rank share, `core.rs` the frame around each call, `typed.rs` and `raw.rs` the
 //! collectives, `point.rs` messages between two ranks, `split.rs` communicators made of others, `request.rs` and
 //! `queue.rs` calls that return before they are done, `device.rs` the calls on GPU memory, `full.rs` the same done again on
-//! the host, `buffer.rs` and `register.rs` memory
-//! that all ranks reach.
+//! the host, `buffer.rs` and `register.rs` memory that all ranks reach.
 
 mod buffer;
 mod check;

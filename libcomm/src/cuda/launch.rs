@@ -72,17 +72,18 @@ impl Module {
     }
 }
 
-/// Whether launches of this process are made one at a time. Where two threads of a process launch in one context at the same moment, each in a stream of its
-/// own, the driver may have the one's work wait for the other's; ranks that are such threads then wait for each other for ever,
-/// once a call consists of several kernels, as a verified one does.
+/// Whether launches of this process are made one at a time. Where two threads launch in one context at the same moment, each in a
+/// stream of its own, the driver may have the one's work wait for the other's; ranks that are such threads then wait for each
+/// other for ever, once a call consists of several kernels, as a verified one does.
 ///
 /// What was tried (580.159.04, one H200, two to five such ranks, verified; 91 trials of `prun selftest --only faults`): without
 /// this, one trial in three to all of them end at their time limit, every thread having launched all of its kernels; with it,
 /// none. Modules loaded eagerly, stacks set aside before (`cuCtxSetLimit`), 8 or 32 connections, kernels without shared memory:
 /// no difference. With one connection nothing helps.
 ///
-/// So ranks that find others of their process on their GPU ask for this, and see to it that no launch waits for room in its
-/// stream (`device/pace.rs`); nobody else pays for it.
+/// So ranks that find others of their process on their GPU ask for this, and see to it that none of their launches waits for room
+/// in its stream (`device/pace.rs`); nobody else pays for it. Kernels of the program's own in such a stream can still fill it, some
+/// thousand of them: whoever lets ranks share a process and a GPU waits for them now and then.
 static ONE_AT_A_TIME: AtomicBool = AtomicBool::new(false);
 /// Held during each launch then.
 static LAUNCHING: Mutex<()> = Mutex::new(());

@@ -84,14 +84,12 @@ impl Device {
     /// Has NCCL put one broadcast into its stream.
     pub(crate) fn broadcast_by_nccl(&mut self, call: &BroadcastCall) -> Result<(), CommError> {
         let _bound = self.context.bind()?;
-        self.take_turns(call.stream)?;
         self.by_nccl(|nccl| nccl.broadcast(call))
     }
 
     /// Puts one broadcast into its stream. Returns before it is done.
     pub(crate) fn broadcast(&mut self, call: &BroadcastCall, plan: &Plan) -> Result<(), CudaError> {
         let _bound = self.context.bind()?;
-        self.take_turns(call.stream)?;
         let kernels = self.broadcast.ok_or(CudaError::NoFunction("broadcast_ll"))?;
         let kernels = if self.may_start_early() { kernels } else { kernels.starting_late() };
         let whole = (call.buffer | call.bytes).is_multiple_of(16);

@@ -21,6 +21,7 @@ mod setup;
 mod table; // what `build.rs` does with the table of paths
 mod told;
 pub(crate) mod troubled;
+mod turns;
 mod watched;
 mod windows;
 
@@ -39,9 +40,9 @@ use crate::shm::segment::Mapping;
 use crate::signature::Signature;
 use crate::types::{DataType, Op, Operation};
 use nccl::{Nccl, NcclComm, UniqueId};
-use plan::{Machine, Path, Plan, chunks};
-
 use pace::Pace;
+use plan::{Machine, Path, Plan, chunks};
+use turns::{Turn, Turns};
 use watched::Watched;
 
 pub(crate) use setup::{Around, set_up};
@@ -92,9 +93,7 @@ pub(crate) struct Device {
     copied: Vec<Event>,
     free: Vec<Event>,
     serial: Event,
-    /// Of the last call that ran at once, and of the last one that became part of a graph, with the number of that.
-    last_stream: Option<StreamRef>,
-    last_captured: Option<(StreamRef, u64)>,
+    turns: Turns,
     /// Whether this call becomes part of a graph.
     capturing: bool,
     /// Must go before the mapping of the segment does.
@@ -318,7 +317,6 @@ impl Device {
     /// Has NCCL put one AllReduce into its stream.
     pub(crate) fn all_reduce_by_nccl(&mut self, call: &DeviceCall) -> Result<(), CommError> {
         let _bound = self.context.bind()?;
-        self.take_turns(call.stream)?;
         self.by_nccl(|nccl| nccl.all_reduce(call))
     }
 
@@ -331,7 +329,6 @@ impl Device {
     /// Puts one AllReduce into its stream. Returns before it is done.
     pub(crate) fn all_reduce(&mut self, call: &DeviceCall, plan: &Plan) -> Result<(), CudaError> {
         let _bound = self.context.bind()?;
-        self.take_turns(call.stream)?;
         let element = call.data_type.bytes() as u64;
         let mut args = Args {
             send: call.send,
@@ -490,27 +487,24 @@ impl Device {
         call.stream.wait(&self.joined)
     }
 
-    /// Calls in another stream begin after those of the last one, also in a graph of several streams. What runs at once and
-    /// what is captured have nothing to do with each other until that is replayed, which is the caller's to order.
-    fn take_turns(&mut self, stream: StreamRef) -> Result<(), CudaError> {
-        let driver = self.context.driver();
-        let capture = stream.capture(driver)?;
-        let before = match capture {
-            None => {
-                let last = self.last_stream.replace(stream).filter(|last| *last != stream);
-                // One that is being captured meanwhile cannot be waited for.
-                last.map_or(Ok(None), |last| Ok(last.capture(driver)?.is_none().then_some(last)))?
-            }
-            Some(id) => {
-                let last = self.last_captured.replace((stream, id));
-                last.filter(|(last, its)| *last != stream && *its == id).map(|(last, _)| last)
-            }
-        };
-        if let Some(before) = before {
-            self.serial.record(before)?;
-            stream.wait(&self.serial)?;
+    /// The turn of a call in `stream`; why it cannot be put behind the last one. Nothing has changed yet.
+    pub(crate) fn next_turn(&self, stream: StreamRef) -> Result<Turn, String> {
+        let _bound = self.context.bind().map_err(|error| error.to_string())?;
+        self.turns.next(stream, |stream| match stream == StreamRef::DEFAULT {
+            true => Ok(None), // cannot be captured, and must not be asked for while another one is
+            false => stream.capture(self.context.driver()).map_err(|error| error.to_string()),
+        })
+    }
+
+    /// Begins that call's turn.
+    pub(crate) fn take_turn(&mut self, turn: &Turn) -> Result<(), CudaError> {
+        if let Some(last) = turn.behind {
+            let _bound = self.context.bind()?;
+            self.serial.record(last)?;
+            turn.stream.wait(&self.serial)?;
         }
-        self.capturing = capture.is_some();
+        self.turns.take(turn);
+        self.capturing = turn.capture.is_some();
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use super::host_arena;
 use super::pace::Pace;
 use super::plan::Machine;
 use super::told::Told;
+use super::turns::Turns;
 use super::{Common, Device, Kernels, Peer, Took, register_segment};
 use crate::cuda::{
     Context, CudaError, DeviceBuffer, Driver, Event, Handle, HostBuffer, PeerBuffer, Registered, Stream, StreamRef,
@@ -28,8 +29,8 @@ const CONTROL_BYTES: usize = 4096;
 /// What a rank tells the others about its device. Plain numbers in the machine's order: all are on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
-    /// 0: this rank has no arena to offer.
-    pub(super) usable: u64,
+    /// Why this rank has no arena to offer, as a [`Lack`] and a driver's status above 8 bits; 0: it has one.
+    pub(super) lack: u64,
     pub(super) pid: u64,
     pub(super) pid_namespace: u64,
     pub(super) memory_bytes: u64,
@@ -45,7 +46,7 @@ impl Offer {
     pub(super) fn to_bytes(self) -> [u8; Offer::BYTES] {
         let mut bytes = [0; Offer::BYTES];
         let device = [self.address, self.device];
-        let words = [self.usable, self.pid, self.pid_namespace, self.memory_bytes].into_iter().chain(device);
+        let words = [self.lack, self.pid, self.pid_namespace, self.memory_bytes].into_iter().chain(device);
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
@@ -57,7 +58,7 @@ impl Offer {
     pub(super) fn from_bytes(bytes: &[u8]) -> Offer {
         let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|k| bytes[8 * i + k]));
         Offer {
-            usable: word(0),
+            lack: word(0),
             pid: word(1),
             pid_namespace: word(2),
             memory_bytes: word(3),
@@ -74,23 +75,62 @@ impl Offer {
         self.uuid == peer.uuid && !self.same_process(peer)
     }
 
+    /// Why it has no arena to offer, if it has none.
+    fn lacks(&self) -> Option<String> {
+        let lack = Lack::ALL.into_iter().find(|lack| *lack as u64 == self.lack & 0xff)?;
+        let why = lack.why();
+        match self.lack >> 8 {
+            0 => Some(why.to_owned()),
+            status => Some(format!("{why} (CUDA status {status})")),
+        }
+    }
+
     fn same_process(&self, peer: &Offer) -> bool {
         self.pid == peer.pid && self.pid_namespace == peer.pid_namespace
     }
 
     /// How this rank reaches the peer's arena, by what both offer; or why it does not even try.
     pub(super) fn reach(&self, peer: &Offer) -> Result<Reach, String> {
-        if peer.usable == 0 {
-            return Err("it has no device memory to share".into());
-        }
-        if self.usable == 0 {
-            return Err("this rank has no device memory to share".into());
+        for offer in [peer, self] {
+            if let Some(why) = offer.lacks() {
+                return Err(why);
+            }
         }
         match (self.same_process(peer), self.takes_turns_with(peer)) {
             (true, _) => Ok(Reach::Here),
             (false, true) => Err("both are on the same GPU, where kernels that wait for each other never meet".into()),
             (false, false) => Ok(Reach::Map),
         }
+    }
+}
+
+/// Why a rank has nothing that its peers could map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    Unwanted = 1,
+    TooManyRanks = 2,
+    NoSegment = 3,
+    NoHandle = 4,
+}
+
+impl Lack {
+    const ALL: [Lack; 4] = [Lack::Unwanted, Lack::TooManyRanks, Lack::NoSegment, Lack::NoHandle];
+
+    fn why(self) -> &'static str {
+        match self {
+            Lack::Unwanted => "PRUN_P2P=off asks for that",
+            Lack::TooManyRanks => "kernels serve 8 ranks at most",
+            Lack::NoSegment => {
+                "a GPU cannot be shown the job's shared memory, without which no kernel learns that a rank died"
+            }
+            Lack::NoHandle => "the driver exports no memory of its GPU",
+        }
+    }
+
+    /// For an offer.
+    fn word(self, cause: Option<&CudaError>) -> u64 {
+        let status = cause.and_then(CudaError::status).unwrap_or(0);
+        self as u64 | u64::from(status.unsigned_abs()) << 8
     }
 }
 
@@ -171,10 +211,15 @@ pub(crate) fn set_up(
     let segment = register_segment(context, around.mapping);
     let handle = Handle::of(&arena);
 
-    let ready =
-        around.peer_to_peer && segment.is_ok() && handle.is_ok() && around.size <= kernels::args::MAX_RANKS as u32;
+    let lack = match (&segment, &handle) {
+        _ if !around.peer_to_peer => Lack::Unwanted.word(None),
+        _ if around.size > kernels::args::MAX_RANKS as u32 => Lack::TooManyRanks.word(None),
+        (Err(error), _) => Lack::NoSegment.word(Some(error)),
+        (_, Err(error)) => Lack::NoHandle.word(Some(error)),
+        (Ok(_), Ok(_)) => 0,
+    };
     let offer = Offer {
-        usable: u64::from(ready),
+        lack,
         pid: u64::from(std::process::id()),
         pid_namespace: crate::process::pid_namespace(),
         memory_bytes: own_memory,
@@ -197,10 +242,10 @@ pub(crate) fn set_up(
     let mut open = |_: u32, bytes: &[u8]| {
         let theirs = Offer::from_bytes(bytes);
         uuids.push(theirs.uuid);
+        shares |= offer.same_process(&theirs) && offer.uuid == theirs.uuid;
         if own_fault.is_some_and(|fault| fault.kind == Kind::Refuse) {
             return Err("refused on purpose".into());
         }
-        shares |= offer.same_process(&theirs) && offer.uuid == theirs.uuid;
         // Loading may wait for all work of the context, and later a kernel of a rank in this process may be waiting for
         // us.
         if offer.same_process(&theirs) && typed.is_empty() {
@@ -225,7 +270,7 @@ pub(crate) fn set_up(
         }
     };
     let mapping = Instant::now();
-    let (peers, detour) = match exchange_peers(&offer.to_bytes(), &mut open)? {
+    let (peers, mut detour) = match exchange_peers(&offer.to_bytes(), &mut open)? {
         Exchanged::All(peers) => (peers, None),
         Exchanged::Fallback(refusal) => (
             Vec::new(),
@@ -240,7 +285,7 @@ pub(crate) fn set_up(
         let in_host = Arena::in_host(around.size);
         match host_arena::make(around, context, &offer, in_host.bytes as usize, segment.is_ok(), exchange_host)? {
             Ok(arenas) => (host_arenas, layout) = (arenas, in_host),
-            Err(_) => staged = true,
+            Err(why) => (detour, staged) = (detour.map(|detour| nor_in_host(detour, &why)), true),
         }
     }
 
@@ -300,8 +345,7 @@ pub(crate) fn set_up(
         copied: Vec::new(),
         free: Vec::new(),
         serial: Event::new(context)?,
-        last_stream: None,
-        last_captured: None,
+        turns: Turns::default(),
         capturing: false,
         _segment: segment.ok(),
         arena: ManuallyDrop::into_inner(arena),
@@ -332,9 +376,16 @@ pub(crate) fn set_up(
             false => match host_arena::make(around, context, &offer, in_host.bytes as usize, true, exchange_host)? {
                 Ok(arenas) => {
                     device.start_anew(arenas, in_host, own_fault)?;
-                    device.prove_together(own_fault, exchange_proof)?.is_some()
+                    let why = device.prove_together(own_fault, exchange_proof)?;
+                    if let (Some(detour), Some(why)) = (&mut device.detour, &why) {
+                        *detour = nor_in_host(std::mem::take(detour), why);
+                    }
+                    why.is_some()
                 }
-                Err(_) => true,
+                Err(why) => {
+                    device.detour = device.detour.map(|detour| nor_in_host(detour, &why));
+                    true
+                }
             },
         };
         if device.staged {
@@ -344,6 +395,15 @@ pub(crate) fn set_up(
         }
     }
     Ok(device)
+}
+
+/// That kernels do not meet in the host's memory either, unless it is for the same reason.
+fn nor_in_host(detour: String, why: &str) -> String {
+    let reason = |text: &str| text.split_once(": ").map(|(_, reason)| reason.to_owned());
+    match reason(&detour) == reason(why) {
+        true => detour,
+        false => format!("{detour}; the host reduces, since {why}"),
+    }
 }
 
 /// How many of the ranks have the same device, where that is most.
@@ -416,7 +476,7 @@ mod tests {
 
     fn offer(pid: u64, gpu: u8) -> Offer {
         Offer {
-            usable: 1,
+            lack: 0,
             pid,
             pid_namespace: 7,
             memory_bytes: 1 << 37,
@@ -451,8 +511,36 @@ mod tests {
         assert!(offer(1, 0).reach(&offer(2, 0)).is_err());
         let elsewhere = Offer { pid_namespace: 8, ..offer(1, 1) };
         assert_eq!(offer(1, 0).reach(&elsewhere), Ok(Reach::Map));
-        let nothing = Offer { usable: 0, ..offer(2, 1) };
-        assert!(offer(1, 0).reach(&nothing).is_err());
-        assert!(nothing.reach(&offer(1, 0)).is_err());
+    }
+
+    #[test]
+    fn who_has_nothing_to_offer_says_why_whoever_asks() {
+        let status =
+            CudaError::Status { call: "cuIpcGetMemHandle", status: 801, name: "CUDA_ERROR_NOT_SUPPORTED".into() };
+        let why = |lack: u64| {
+            let nothing = Offer { lack, ..offer(2, 1) };
+            let (there, back) = (offer(1, 0).reach(&nothing).unwrap_err(), nothing.reach(&offer(1, 0)).unwrap_err());
+            assert_eq!(there, back);
+            there
+        };
+        assert_eq!(
+            why(Lack::NoHandle.word(Some(&status))),
+            "the driver exports no memory of its GPU (CUDA status 801)"
+        );
+        assert_eq!(why(Lack::Unwanted.word(None)), "PRUN_P2P=off asks for that");
+        for lack in Lack::ALL {
+            assert!(why(lack.word(None)).starts_with(lack.why()));
+        }
+    }
+
+    #[test]
+    fn the_second_reason_is_told_where_it_is_another_one() {
+        let detour = || "rank 0 cannot map rank 1's memory: both are on the same GPU".to_owned();
+        assert_eq!(nor_in_host(detour(), "rank 0 cannot reach rank 1's memory: both are on the same GPU"), detour());
+        let other = nor_in_host(detour(), "rank 1 cannot reach rank 0's memory: its window is full");
+        assert_eq!(
+            other,
+            format!("{}; the host reduces, since rank 1 cannot reach rank 0's memory: its window is full", detour())
+        );
     }
 }

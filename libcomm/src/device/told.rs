@@ -45,8 +45,8 @@ impl Told {
         }
     }
 
-    /// The smallest memory, the fewest multiprocessors and the lowest health decide, and the ring of rank 0, whoever asks. `others` are the peers'
-    /// words by rank, `None` at one's own place.
+    /// The smallest memory, the fewest multiprocessors and the lowest health decide, and the ring of rank 0, whoever asks.
+    /// `others` are the peers' words by rank, `None` at one's own place.
     pub(super) fn agreed(self, others: &[Option<Told>]) -> Told {
         let first = others.first().copied().flatten().unwrap_or(self);
         others.iter().flatten().fold(Told { ring: first.ring, ..self }, |agreed, other| Told {

@@ -17,7 +17,7 @@ use crate::shm::View;
 pub(crate) struct Troubled {
     /// In pinned memory; the device writes its `kind` last.
     record: *const Record,
-    /// The number that the proof has on the device: the caller's first call is the one after it.
+    /// The number that the proof has on the device: the caller's first call is the one after it. A long call takes several.
     first_call: u64,
     /// Why NCCL's calls were ended.
     ended: Option<Arc<OnceLock<CommError>>>,
@@ -62,7 +62,7 @@ impl Device {
     }
 }
 
-/// Looks at a device side's record without its lock, which a thread may hold that waits. One load while there is none.
+/// Looks at a device side's record without its lock, which a thread may hold that waits. One load where there is no device side.
 #[derive(Default)]
 pub(crate) struct Lookout {
     any: AtomicBool,

@@ -105,7 +105,7 @@ impl<'a> Bench<'a> {
             for (part, ms) in comm.device_set_up() {
                 set_up.push(SetUp { what: format!("of that, {part}"), ms: slowest(comm, ms)? });
             }
-            notes.extend(comm.staged_because().map(|why| format!("through the host: {why}")));
+            notes.extend(comm.detour().map(|why| format!("through the host: {why}")));
             if job.buffers.contains(&Buffers::Malloc) {
                 bench.variants.push(own);
             }

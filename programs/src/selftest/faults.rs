@@ -158,7 +158,7 @@ fn one(segment: &JobSegment, trial: &Trial, number: u32) -> anyhow::Result<Optio
         }
     }
     let refused = trial.fault.is_some_and(|fault| fault.call == 0);
-    ensure!(comm.staged_because().is_some() == refused, "rank {number}: {:?}", comm.staged_because());
+    ensure!(comm.detour().is_some() == refused, "rank {number}: {:?}", comm.detour());
     drop(rank);
     comm.finalize()?;
     Ok(None)

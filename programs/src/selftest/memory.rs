@@ -28,7 +28,7 @@ pub(super) fn kinds(rank: &Rank<'_>) -> anyhow::Result<()> {
     let mapped = mapped_by_hand(&driver, rank.context.device()).context("cuMemCreate")?;
     check(rank, mapped).context("memory mapped by hand")?;
     check(rank, mapped + 4 * 333).context("the same, from the middle")?;
-    if rank.comm.staged_because().is_none() {
+    if rank.comm.detour().is_none() {
         registered::cannot_be_shared(rank, pool).context("memory of a pool, registered")?;
         registered::cannot_be_shared(rank, mapped).context("memory mapped by hand, registered")?;
     }

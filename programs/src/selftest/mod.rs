@@ -136,7 +136,7 @@ fn everything(rank: &Rank<'_>) -> bool {
     // Where the host reduces there is one path only.
     ok &= all_types(rank, if comm.is_staged() { &PATHS[..1] } else { PATHS }, COUNTS);
     ok &= broadcasts(rank);
-    if let Some(why) = comm.staged_because() {
+    if let Some(why) = comm.detour() {
         println!("rank {}: through the host: {why}", comm.rank());
     }
     if comm.is_staged() {
@@ -157,7 +157,7 @@ fn everything(rank: &Rank<'_>) -> bool {
     ok &= part(comm, "two streams in opposite order, 2000 calls", || rank.opposite_streams());
     ok &= part(comm, "a second communicator beside", || rank.second_communicator());
     if comm.size() == 2 {
-        if comm.staged_because().is_none() {
+        if comm.detour().is_none() {
             ok &= part(comm, "registered memory", || rank.registered(&[1, 7, 1000, 70_001]));
             ok &= part(comm, "registered memory in graphs", || rank.registered_graphs());
         }
@@ -173,7 +173,7 @@ fn everything(rank: &Rank<'_>) -> bool {
 fn goes_as_it_should(comm: &Comm) -> anyhow::Result<()> {
     let alone = Context::devices(Driver::get()?)? >= comm.size();
     let is_off = std::env::var(comm::env::P2P).is_ok_and(|value| value == "off");
-    match wrong_way(comm.staged_because().as_deref(), alone, is_off) {
+    match wrong_way(comm.detour(), alone, is_off) {
         Some(why) => bail!("{why}"),
         None => Ok(()),
     }

@@ -265,7 +265,7 @@ pub(super) fn killed(rank: &Rank<'_>, replayed: bool) -> anyhow::Result<()> {
 /// Rank 1 cannot map its peer's memory (`PRUN_FAULT`): all go through the host, know which pair could not and why, and are right.
 pub(super) fn refused(rank: &Rank<'_>) -> anyhow::Result<()> {
     late(rank)?;
-    let why = rank.comm.staged_because().context("nobody says that data goes through the host")?;
+    let why = rank.comm.detour().context("nobody says that data goes through the host")?;
     ensure!(why == "rank 1 cannot map rank 0's memory: refused on purpose", "{why}");
     Ok(())
 }

@@ -7,7 +7,7 @@ use anyhow::{bail, ensure};
 use comm::node::JobSegment;
 use comm::{Comm, DataType, Op, Path, Settings};
 
-use super::rank::Rank;
+use super::rank::{MOST, Rank};
 use super::{PATHS, all_types, arithmetic, broadcasts, part};
 
 /// All numbers of ranks, one after the other.
@@ -54,7 +54,7 @@ fn one(segment: &JobSegment, number: u32, n: u32) -> anyhow::Result<bool> {
     if n == 4 {
         ok &= part(&comm, "bf16 is rounded once", || arithmetic::rounding(&rank));
     }
-    if let Some(why) = comm.staged_because() {
+    if let Some(why) = comm.detour() {
         bail!("through the host: {why}");
     }
     comm.barrier()?;
@@ -63,22 +63,37 @@ fn one(segment: &JobSegment, number: u32, n: u32) -> anyhow::Result<bool> {
     Ok(ok)
 }
 
-/// Means of the same data again and again, each call put behind the others without waiting for any.
+/// Sums of other data in each call, put behind each other without waiting for any; the last of each place is looked at.
 fn ahead(rank: &Rank<'_>, count: usize, calls: usize) -> anyhow::Result<()> {
-    let (stream, base) = (rank.stream.get(), rank.buffer.address());
-    rank.buffer.write(0, &vec![1.0 + rank.comm.rank() as f32; count])?;
-    for _ in 0..calls {
+    let (stream, base, size) = (rank.stream.get(), rank.buffer.address(), rank.comm.size());
+    // Whole and small, so that sums in any order are exact. Each call sends from the next element on.
+    let value = |rank: u32, place: usize| ((7 * place + 13 * rank as usize) % 61) as f32;
+    let sent: Vec<f32> = (0..count + calls).map(|place| value(rank.comm.rank(), place)).collect();
+    let places = (MOST / (4 * count)).min(calls);
+    rank.buffer.write(0, &sent)?;
+    for call in 0..calls {
         // SAFETY: inside the buffer.
         unsafe {
-            let (send, recv) = (base as *const _, base as *mut _);
-            rank.comm.all_reduce_stream_raw(send, recv, count, DataType::F32, Op::Avg, stream.raw())?;
+            let send = base + 4 * call as u64;
+            let recv = base + (MOST + call % places * 4 * count) as u64;
+            rank.comm.all_reduce_stream_raw(
+                send as *const _,
+                recv as *mut _,
+                count,
+                DataType::F32,
+                Op::Sum,
+                stream.raw(),
+            )?;
         }
     }
     stream.synchronize(rank.context.driver())?;
     rank.comm.async_error()?;
-    let mut result = vec![0f32; count];
-    rank.buffer.read(0, &mut result)?;
-    let mean = (1..=rank.comm.size()).sum::<u32>() as f32 / rank.comm.size() as f32;
-    ensure!(result.iter().all(|x| (*x - mean).abs() < 1e-3), "{} instead of {mean}", result[0]);
+    for call in calls - places..calls {
+        let mut result = vec![0f32; count];
+        rank.buffer.read(MOST + call % places * 4 * count, &mut result)?;
+        let right = |place: usize| (0..size).map(|rank| value(rank, call + place)).sum::<f32>();
+        let wrong = result.iter().enumerate().position(|(place, found)| *found != right(place));
+        ensure!(wrong.is_none(), "call {call}: element {wrong:?} is wrong");
+    }
     Ok(())
 }
