@@ -121,10 +121,11 @@ impl Job {
         let unreturned = Unreturned { job: self, signature };
         // What ended the job for another rank since the last call ends it for us, too, and so does what a call of ours on
         // the GPU has run into since it returned, which the others then learn of.
-        let stopped = || waiter.trouble(view, me).map(|stop| explain(view, stop, Some(signature)));
-        let result = match self.on_device.trouble(view, me).or_else(stopped) {
-            Some(error) => Err(error),
-            None => body(),
+        // Boxed, since an error is large and most calls have none.
+        let result = match (self.on_device.trouble(view, me).map(Box::new), waiter.trouble(view, me)) {
+            (Some(error), _) => Err(*error),
+            (None, Some(stop)) => Err(explain(view, stop, Some(signature))),
+            (None, None) => body(),
         };
         forget(unreturned);
         let state = if result.is_ok() { CallState::Done } else { CallState::Failed };

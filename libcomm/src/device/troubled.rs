@@ -91,6 +91,7 @@ impl Lookout {
         if self.any.load(Ordering::Acquire) { self.look(view, rank) } else { None }
     }
 
+    #[cold]
     fn look(&self, view: View<'_>, rank: u32) -> Option<CommError> {
         // SAFETY: the record is there while it is watched, and `forget` waits for the lock.
         self.lock().as_ref().and_then(|troubled| unsafe { troubled.look(view, rank) })
