@@ -60,7 +60,7 @@ pub enum CommError {
         pid: u32,
     },
     /// A peer's process ended and it still owed us something.
-    #[error("rank {rank} exited ({exit}) {}{}", if *.joined { "without leaving" } else { "before joining" }, during(.call))]
+    #[error("rank {rank} exited ({exit}) {}{}{}", if *.joined { "without leaving" } else { "before joining" }, during(.call), in_block(.block))]
     RankExited {
         /// The peer.
         rank: u32,
@@ -70,6 +70,8 @@ pub enum CommError {
         joined: bool,
         /// The call that waited.
         call: Option<Signature>,
+        /// On a GPU, the block of that call's kernel that waited.
+        block: Option<u32>,
     },
     /// A peer's process is gone although its rank lives on: a wrapper goes on without it.
     #[error("rank {rank}'s process {pid} is gone without having left{}", during(.call))]
@@ -292,6 +294,10 @@ fn during(call: &Option<Signature>) -> String {
     call.map_or(String::new(), |call| format!(" during {call}"))
 }
 
+fn in_block(block: &Option<u32>) -> String {
+    block.map_or(String::new(), |block| format!(", in block {block} on the GPU"))
+}
+
 impl CommError {
     pub(crate) fn invalid(operation: Operation, why: impl Into<String>) -> CommError {
         CommError::InvalidArgument { operation, why: why.into() }
@@ -304,5 +310,32 @@ impl CommError {
             Some(error) => format!("asking the job's daemon for it: {error}"),
         };
         CommError::NoSegment { job_id: job_id.to_owned(), inherited: inherited.to_string(), fetched }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_death_is_told_with_all_that_is_known_of_it() {
+        let died =
+            |call, block| CommError::RankExited { rank: 1, exit: RankExit::Signal(9), joined: true, call, block };
+        assert_eq!(died(None, None).to_string(), "rank 1 exited (signal 9, SIGKILL) without leaving");
+        let call = Signature {
+            number: 7,
+            operation: Operation::Barrier,
+            data_type: None,
+            op: None,
+            root: None,
+            count: 0,
+            communicator: 0,
+            tag: None,
+        };
+        let text = died(Some(call), Some(3)).to_string();
+        assert_eq!(
+            text,
+            "rank 1 exited (signal 9, SIGKILL) without leaving during call 7 barrier, in block 3 on the GPU"
+        );
     }
 }

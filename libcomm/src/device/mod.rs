@@ -631,7 +631,9 @@ fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
             CommError::Mismatch { rank_a: pair[0].0, a: pair[0].1, rank_b: pair[1].0, b: pair[1].1 }
         }
         args::TROUBLE_ABORTED => match (view.exit_of(peer), view.abort_reason()) {
-            (Some(exit), _) => CommError::RankExited { rank: peer, exit, joined: true, call },
+            (Some(exit), _) => {
+                CommError::RankExited { rank: peer, exit, joined: true, call, block: Some(record.block) }
+            }
             (None, Some(reason)) => CommError::Aborted { reason, call },
             (None, None) => CommError::Internal("a kernel saw an abort word that is no more".into()),
         },

@@ -766,7 +766,7 @@ pub(crate) unsafe fn bytes_at<'a>(address: *const u8, bytes: usize) -> &'a [u8] 
 pub(crate) fn explain(view: View<'_>, stop: Stop, call: Option<Signature>) -> CommError {
     match stop {
         Stop::Aborted(reason) => CommError::Aborted { reason, call },
-        Stop::Exited { rank, exit, joined } => CommError::RankExited { rank, exit, joined, call },
+        Stop::Exited { rank, exit, joined } => CommError::RankExited { rank, exit, joined, call, block: None },
         Stop::Vanished { rank, pid } => CommError::RankVanished { rank, pid, call },
         Stop::Left { rank } => CommError::RankLeft { rank, call },
         Stop::Deadline { rank, waited } => CommError::Timeout { rank, waited_ms: waited.as_millis() as u64, call },
