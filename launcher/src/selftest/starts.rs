@@ -86,7 +86,7 @@ fn gpu_bytes() -> Result<Vec<u64>, NvmlError> {
     (0..nvml.device_count()?).map(|index| Ok(nvml.device_by_index(index)?.memory_info()?.used)).collect()
 }
 
-/// Those of NVML do not count: which it keeps is its own business.
+/// Those of NVML do not count: what it keeps is its own business.
 fn descriptors() -> usize {
     let is_nvml = |path: &Path| path.as_os_str().as_encoded_bytes().starts_with(b"/dev/nvidia");
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
