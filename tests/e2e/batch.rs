@@ -211,7 +211,9 @@ fn a_sweep_goes_on_when_its_job_is_submitted_again(slurm: &Slurm) {
     slurm.ended(&first);
     assert!(trials() < 41, "it was cancelled too late to show anything");
     let second = submit();
-    assert_eq!(slurm.ended(&second), ("COMPLETED".into(), "0:0".into()));
+    let ended = slurm.ended(&second);
+    let text = fs::read_to_string(slurm.path().join("sweep.out")).unwrap_or_default();
+    assert_eq!(ended, ("COMPLETED".into(), "0:0".into()), "{text}");
     assert_eq!(trials(), 41);
 }
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tests::{Prun, Running, Scratch, assert_nothing_left, built, eventually};
 
@@ -200,6 +201,31 @@ fn a_sweep_that_is_killed_goes_on_where_it_was() {
 fn fifty_kills_lose_and_repeat_nothing() {
     killed_and_resumed(50);
     println!("50 kills at random moments: 66 of 66 trials, none twice, every line parses");
+}
+
+// As `scancel` does it: every process of the job is signalled, and a rank may be the first.
+#[test]
+fn a_rank_that_died_with_its_sweep_is_no_failed_trial() {
+    for (signal, first) in [(Signal::SIGTERM, "rank"), (Signal::SIGTERM, "its child"), (Signal::SIGINT, "rank")] {
+        let scratch = Scratch::new();
+        let program = "echo $$ > pid; if [ ! -e go ]; then sleep 300 & echo $! > child; wait $!; fi";
+        let words = ["-n", "1", "-r", "3", "-w", "0", "-o", "r", "--resume", "--", "sh", "-c", program];
+        let job = sweep(&scratch, words).start();
+        let file = if first == "rank" { "pid" } else { "child" };
+        eventually("the rank waits", || {
+            fs::read_to_string(scratch.join("child")).ok().filter(|text| text.ends_with('\n'))
+        });
+        let pid = fs::read_to_string(scratch.join(file)).expect("written").trim().parse().expect("a number");
+        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("the rank runs");
+        std::thread::sleep(Duration::from_millis(30)); // a rank's end takes a few to reach the sweep
+        job.signal(signal);
+        job.wait().expect_code(128 + signal as i32).expect_message("interrupted after 0 trials; --resume goes on");
+        scratch.file("go", b"", 0o644);
+        sweep(&scratch, words).run().expect_code(0);
+        let states: Vec<_> =
+            trials(&scratch.join("r/results.jsonl")).iter().map(|trial| trial["state"].clone()).collect();
+        assert_eq!(states, ["done"; 3], "{signal} first to {first}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::libc;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::circumstances::{Setting, Watch};
@@ -15,9 +15,13 @@ use super::journal::{Header, Journal, State, Trial};
 use super::progress::Progress;
 use super::schedule::{Done, Next, Schedule, TrialKey};
 use super::spec::Experiment;
-use super::trial::{self, Ended, Running};
+use super::trial::{self, Running};
 use crate::refused::Refused;
 use crate::supervise::signals::{Signals, signal_name};
+
+/// Who ends a whole job (`scancel`, a time limit, an administrator's loop of kills) signals all its processes, in any
+/// order: a rank may have died of it before the sweep is told. A trial that seems to have ended so is held so long.
+const SAME_SIGNAL: Duration = Duration::from_millis(250);
 
 /// How a sweep ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,9 +182,7 @@ impl Sweep<'_> {
             (ready[0], ready[1..].iter().rposition(|ready| *ready))
         };
         if signalled {
-            for signal in self.signals.read() {
-                self.on_signal(signal);
-            }
+            self.take_signals();
         }
         match ended {
             Some(at) => {
@@ -215,19 +217,52 @@ impl Sweep<'_> {
 
     fn on_end(&mut self, running: Running) -> io::Result<()> {
         let (key, retried) = (running.key, running.retried.clone());
-        let interrupted = matches!(self.end, Some(End::Signal(_) | End::CannotStart(_)));
-        match running.finish(self.experiment, &self.watch, &self.setting, interrupted)? {
-            Ended::Interrupted => self.schedule.forget(key),
-            Ended::Retry(failed) if !interrupted && retried.len() < self.experiment.trials.retries as usize => {
-                let why = failed.message.unwrap_or_else(|| format!("prun ended with {}", failed.code));
-                self.progress.say(&format!("prun: {}: starting it again: {why}", failed.parameters));
-                let retried = [retried, vec![why]].concat();
-                let running = trial::start(self.experiment, key, retried, &self.watch)?;
-                self.running.push(running);
+        let trial = running.finish(self.experiment, &self.watch, &self.setting)?;
+        if self.fell_with_the_sweep(&trial)? {
+            self.schedule.forget(key);
+            return Ok(());
+        }
+        if trial.state == State::Infrastructure && retried.len() < self.experiment.trials.retries as usize {
+            let why = trial.message.unwrap_or_else(|| format!("prun ended with {}", trial.code));
+            self.progress.say(&format!("prun: {}: starting it again: {why}", trial.parameters));
+            let retried = [retried, vec![why]].concat();
+            let running = trial::start(self.experiment, key, retried, &self.watch)?;
+            self.running.push(running);
+            return Ok(());
+        }
+        self.write_down(&trial)
+    }
+
+    /// Whether it says nothing of its program, since it failed when everything was ended: `--resume` does it again.
+    fn fell_with_the_sweep(&mut self, trial: &Trial) -> io::Result<bool> {
+        match trial.state {
+            State::Done | State::TimedOut => return Ok(false),
+            State::Failed if trial.code <= 128 => {}
+            State::Failed | State::Infrastructure => self.wait_for_the_same_signal()?,
+        }
+        Ok(matches!(self.end, Some(End::Signal(_) | End::CannotStart(_))))
+    }
+
+    /// Returns once the sweep is to end, or nobody has signalled it for [`SAME_SIGNAL`].
+    fn wait_for_the_same_signal(&mut self) -> io::Result<()> {
+        let deadline = Instant::now() + SAME_SIGNAL;
+        while self.end.is_none() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => break,
+                Ok(_) => self.take_signals(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(cause) => return Err(cause.into()),
             }
-            Ended::Finished(trial) | Ended::Retry(trial) => self.write_down(&trial)?,
         }
         Ok(())
+    }
+
+    fn take_signals(&mut self) {
+        for signal in self.signals.read() {
+            self.on_signal(signal);
+        }
     }
 
     fn write_down(&mut self, trial: &Trial) -> io::Result<()> {

@@ -43,17 +43,6 @@ pub struct Running {
     started: SystemTime,
 }
 
-/// What came of a trial.
-#[derive(Debug)]
-pub enum Ended {
-    /// It is to be written down.
-    Finished(Box<Trial>),
-    /// prun or the machine failed; it may be started again.
-    Retry(Box<Trial>),
-    /// It was ended since the sweep was.
-    Interrupted,
-}
-
 /// Where a trial's outputs are, from the sweep's directory.
 pub fn directory(key: TrialKey) -> PathBuf {
     let letter = if key.warmup { 'w' } else { 'r' };
@@ -123,13 +112,7 @@ impl Running {
     }
 
     /// Takes its end, which has come.
-    pub fn finish(
-        mut self,
-        experiment: &Experiment,
-        watch: &Watch,
-        setting: &Setting,
-        interrupted: bool,
-    ) -> io::Result<Ended> {
+    pub fn finish(mut self, experiment: &Experiment, watch: &Watch, setting: &Setting) -> io::Result<Box<Trial>> {
         let status = self.child.wait()?;
         let total_s = self.began.elapsed().as_secs_f64();
         let after = watch.now();
@@ -143,13 +126,9 @@ impl Running {
         let code =
             result.as_ref().and_then(|result| result.get("code")?.as_i64()).and_then(|code| i32::try_from(code).ok());
         let code = code.or(status.code()).unwrap_or(i32::from(exit::REFUSED));
-        if interrupted && (cause == "signal" || result.is_none()) {
-            return Ok(Ended::Interrupted);
-        }
-        let infrastructure = RETRIED.contains(&cause.as_str()) || result.is_none();
         let state = match cause.as_str() {
             "time_limit" => State::TimedOut,
-            _ if infrastructure => State::Infrastructure,
+            cause if RETRIED.contains(&cause) || result.is_none() => State::Infrastructure,
             _ if code == 0 => State::Done,
             _ => State::Failed,
         };
@@ -160,7 +139,7 @@ impl Running {
         let message = result.as_ref().and_then(|result| result.get("message")?.as_str().map(String::from));
         let message = message.or_else(|| if state == State::Done { None } else { last_line(&path.join("stderr")) });
         let outputs = [path.join("stdout"), path.join("stderr")];
-        let trial = Trial {
+        Ok(Box::new(Trial {
             key: self.key,
             parameters: experiment.variants[self.key.variant].clone(),
             state,
@@ -178,8 +157,7 @@ impl Running {
             setting: setting.clone(),
             retried: self.retried,
             directory: self.directory,
-        };
-        Ok(if infrastructure { Ended::Retry(Box::new(trial)) } else { Ended::Finished(Box::new(trial)) })
+        }))
     }
 }
 
