@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::check::Call;
 use super::job::Job;
 use super::point::Channels;
-use super::split::{Graves, Origin};
+use super::split::Origin;
 use crate::bootstrap;
 use crate::choose::Algorithm;
 use crate::domains::{self, Domains};
@@ -32,8 +32,6 @@ pub(super) struct Core {
     spare: Mutex<Waiter>,
     /// Made by the first message.
     pub(super) channels: OnceLock<Channels>,
-    /// What communicators split off this one have left behind.
-    pub(super) graves: Arc<Graves>,
     /// Whether it was left in order.
     left: AtomicBool,
 }
@@ -70,7 +68,6 @@ impl Core {
             calls: Mutex::new(Calls { waiter, progress, number: 0 }),
             spare,
             channels: OnceLock::new(),
-            graves: Arc::default(),
             left: AtomicBool::new(false),
         }
     }
@@ -97,25 +94,22 @@ impl Core {
         let Calls { waiter, progress, number } = &mut *self.lock();
         *number += 1;
         let (job, signature) = (&*self.job, call.numbered(*number, self.id));
-        let buried = self.graves.before_call();
-        let result = job.perform(waiter, signature, || {
+        if let Some(heap) = job.mapped_heap() {
+            job.graves.clear(heap);
+        }
+        job.perform(waiter, signature, || {
             let settings = &job.settings;
             let steps = Steps::new(&job.mapping, &self.group, waiter, job.generation, progress, signature);
             let steps = steps.with_heap(job.mapped_heap()).checking(settings.verify, settings.fault);
             body(&mut steps.choosing(settings.protocol, self.domains.as_ref()).crowded(job.crowded))
-        });
-        if result.is_ok() {
-            // All members were in this call, so all have returned from those that the graves are from.
-            self.graves.clear(buried, job);
-        }
-        result
+        })
     }
 
     /// After the barrier of `finalize`.
     pub(super) fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);
         match &self.origin {
-            Some(origin) => origin.bury(&self.job),
+            Some(origin) => origin.bury(&self.job, &self.group),
             None => self.job.refuse_calls(|| "the job's own communicator was left".into()),
         }
     }

@@ -5,6 +5,7 @@ use std::mem::forget;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use super::split::Graves;
 use crate::clock::{now_ns, tick_ns};
 use crate::device::troubled::Lookout;
 use crate::error::CommError;
@@ -41,6 +42,8 @@ pub(super) struct Job {
     sequence: AtomicU64,
     /// The highest number of a communicator that this rank was in.
     pub(super) communicators: AtomicU32,
+    /// What communicators that were left have left behind.
+    pub(super) graves: Graves,
 }
 
 impl Job {
@@ -60,6 +63,7 @@ impl Job {
             detour: OnceLock::new(),
             sequence: AtomicU64::new(0),
             communicators: AtomicU32::new(0),
+            graves: Graves::default(),
         }
     }
 

@@ -5,13 +5,12 @@
 //! that all are in; so nobody uses a piece before it is there and zero.
 //!
 //! Leaving ends in a barrier of the new communicator. Past it nobody looks at a body any more, and it is given back at
-//! once. The page is another matter: who has passed the barrier may be awaited there still. So it waits in the grave,
-//! until a call on the communicator that was split has succeeded that began after all that: all were in that call, so
-//! all have passed the barrier.
+//! once. The page is another matter: who has passed the barrier may be awaited there still. So each member, once it has
+//! passed, adds itself up in the pages of all others, and a page waits in the graves until all others have.
 #![expect(unsafe_code, reason = "hands places in windows to the new communicator")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Comm;
 use super::check::Call;
@@ -19,6 +18,7 @@ use super::job::Job;
 use crate::collectives::all_gather;
 use crate::error::CommError;
 use crate::protocol::simple::Steps;
+use crate::shm::atomic::Acquire;
 use crate::shm::group::{Group, Member};
 use crate::shm::heap::Heap;
 use crate::shm::layout::{CHANNEL_BYTES, Place};
@@ -78,8 +78,7 @@ impl Comm {
         // SAFETY: the windows stay mapped with the job, which the new communicator keeps; each member has just taken
         // these pieces for it alone.
         let group = unsafe { Group::of(new_rank, members.collect()) };
-        let origin = Origin { pieces: ours, graves: self.core.graves.clone() };
-        Ok(Some(Comm::of(self.core.split_off(id, group, origin))))
+        Ok(Some(Comm::of(self.core.split_off(id, group, Origin { pieces: ours }))))
     }
 }
 
@@ -154,45 +153,100 @@ fn release(heap: &Heap, address: usize) {
     unsafe { heap.release(address as *mut u8) };
 }
 
-/// Where a communicator that was split off has its memory, and where that goes.
+/// Where a communicator that was split off has its memory.
 pub(super) struct Origin {
     pieces: Pieces,
-    /// Of the communicator that was split.
-    graves: Arc<Graves>,
 }
 
 impl Origin {
     /// After the barrier with which all leave.
-    pub(super) fn bury(&self, job: &Job) {
+    pub(super) fn bury(&self, job: &Job, group: &Group) {
         if let Some(heap) = job.mapped_heap() {
             release(heap, self.pieces.body);
-            self.graves.places.lock().unwrap_or_else(PoisonError::into_inner).push(self.pieces.place);
-            self.graves.any.store(true, Ordering::Release);
+            group.let_go();
+            job.graves.add(Grave { place: self.pieces.place, others: group.size() - 1 });
+            job.graves.clear(heap);
         }
     }
 }
 
-/// Pages of communicators that were left, in which their members may be awaited still.
+/// A page of this rank's in which members of a communicator that it left may be waiting for it still.
+struct Grave {
+    place: usize,
+    others: u32,
+}
+
+impl Grave {
+    fn is_forsaken(&self) -> bool {
+        // SAFETY: our own page, mapped with the job and not given back yet; atomics, for which all bits are valid.
+        let place = unsafe { &*(self.place as *const Place) };
+        place.passed.0.load(Acquire) == self.others
+    }
+}
+
+/// All of them.
 #[derive(Default)]
 pub(super) struct Graves {
     any: AtomicBool,
-    places: Mutex<Vec<usize>>,
+    all: Mutex<Vec<Grave>>,
 }
 
 impl Graves {
-    /// Those that are there before a call begins.
-    pub(super) fn before_call(&self) -> Vec<usize> {
-        if !self.any.load(Ordering::Acquire) {
-            return Vec::new();
-        }
-        self.any.store(false, Ordering::Relaxed);
-        std::mem::take(&mut self.places.lock().unwrap_or_else(PoisonError::into_inner))
+    fn add(&self, grave: Grave) {
+        self.lock().push(grave);
+        self.any.store(true, Ordering::Release);
     }
 
-    /// Gives them back once that call has succeeded.
-    pub(super) fn clear(&self, buried: Vec<usize>, job: &Job) {
-        if let Some(heap) = job.mapped_heap() {
-            buried.into_iter().for_each(|place| release(heap, place));
+    /// Gives back what nobody looks at any more. Costs a look at a flag where there is nothing.
+    pub(super) fn clear(&self, heap: &Heap) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
         }
+        let mut all = self.lock();
+        all.retain(|grave| {
+            let forsaken = grave.is_forsaken();
+            if forsaken {
+                release(heap, grave.place);
+            }
+            !forsaken
+        });
+        self.any.store(!all.is_empty(), Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Grave>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::comm::check::Call;
+    use crate::node::JobSegment;
+    use crate::settings::Settings;
+    use crate::{Comm, Operation};
+
+    /// Who comes last finds the other there, has left at once, and makes calls that wait for nobody, as those on GPUs are,
+    /// while the other has yet to wake up and see that it came.
+    #[test]
+    fn who_has_left_takes_nothing_from_those_who_are_still_leaving() {
+        let segment = JobSegment::create("leaving", 2, 2).unwrap();
+        let run = |rank: u32| {
+            let mut settings = Settings::of("leaving", rank, 2);
+            settings.timeout = Some(Duration::from_secs(10));
+            let comm = Comm::attach(segment.as_fd(), settings).unwrap();
+            for round in 0..40 {
+                let copy = comm.dup().unwrap();
+                if rank == round % 2 {
+                    std::thread::sleep(Duration::from_millis(4)); // the other falls asleep
+                }
+                copy.finalize().unwrap_or_else(|error| panic!("round {round}, rank {rank}: {error}"));
+                comm.call(Call::plain(Operation::AllReduce), |_| Ok(())).unwrap();
+            }
+            comm.finalize().unwrap();
+        };
+        let run = &run;
+        std::thread::scope(|scope| [0, 1].map(|rank| scope.spawn(move || run(rank))).map(|rank| rank.join().unwrap()));
     }
 }

@@ -100,6 +100,16 @@ impl Group {
         }
     }
 
+    /// After the barrier with which all leave: this member looks at the places of the others no more.
+    pub(crate) fn let_go(&self) {
+        for rank in (0..self.size).filter(|rank| *rank != self.me) {
+            if let Some(member) = self.member(rank) {
+                // Read with Acquire by the owner, before it makes the page zero.
+                member.place().passed.0.fetch_add(1, Release);
+            }
+        }
+    }
+
     /// Waits until member `rank` has posted `stamp`.
     pub(crate) fn await_post(&self, view: View<'_>, waiter: &Waiter, rank: u32, stamp: Stamp) -> Result<(), Stop> {
         if self.members.is_none() {

@@ -123,6 +123,8 @@ pub struct Place {
     pub control: Control,
     /// 1 once the member has dropped the communicator without leaving it in order.
     pub gone: Line<AtomicU32>,
+    /// How many others have left the communicator and look here no more: adding itself is the last that each does here.
+    pub passed: Line<AtomicU32>,
 }
 
 /// Cells of a channel, from one rank to another.
