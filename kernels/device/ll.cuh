@@ -15,17 +15,6 @@
 #pragma once
 #include "vec.cuh"
 
-__device__ __forceinline__ void ll_store(void* line, u64 data, u32 flag) {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %3, %2, %3};" ::"l"(line), "r"(u32(data)), "r"(u32(data >> 32)),
-                 "r"(flag)
-                 : "memory");
-}
-__device__ __forceinline__ Words4 ll_load(const void* line) {
-    Words4 v;
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(line) : "memory");
-    return v;
-}
-
 // The tag makes lines of another type or op count as not come, so that a mismatched call waits and is found out.
 __device__ __forceinline__ u32 ll_flag(const Args& a, u64 epoch) { return u32(epoch & 0xffffff) | u32(a.tag) << 24; }
 

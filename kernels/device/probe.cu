@@ -1,6 +1,6 @@
 // The way between two GPUs, proven and measured before anyone relies on it: kernels of one process that has both. They
 // wait for nothing but each other's flag, and for that a limited time. `src/probe.rs` has the arguments in Rust.
-#include "types.cuh"
+#include "ptx.cuh"
 
 struct ProbeArgs {
     u8* to;
@@ -34,17 +34,9 @@ extern "C" __global__ void __launch_bounds__(512) probe_check(const __grid_const
     const u64* from = (const u64*)a.from;
     u64 wrong = 0;
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < a.count; i += stride) {
-        u64 v;
-        asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(v) : "l"(from + i) : "memory");
-        wrong += v != pattern(a.seed, i);
+        wrong += load_word(from + i) != pattern(a.seed, i);
     }
     if (wrong != 0) atomicAdd(a.result, wrong);
-}
-
-__device__ __forceinline__ u64 nanoseconds() {
-    u64 t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    return t;
 }
 
 // One thread on each of the two GPUs: each writes the number of the round into the peer's flag and waits for it in its

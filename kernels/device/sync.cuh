@@ -7,47 +7,6 @@
 #pragma once
 #include "args.cuh"
 
-__device__ __forceinline__ u32 load_relaxed(const u32* p) {
-    u32 v;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-__device__ __forceinline__ u64 load_acquire(const u64* p) {
-    u64 v;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-    return v;
-}
-__device__ __forceinline__ void store_release(u64* p, u64 v) {
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
-__device__ __forceinline__ void store_words(void* p, u64 x, u64 y) {
-    asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(x), "l"(y) : "memory");
-}
-__device__ __forceinline__ Words2 load_words(const void* p) {
-    Words2 v;
-    asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(p) : "memory");
-    return v;
-}
-__device__ __forceinline__ u64 nanoseconds() {
-    u64 t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    return t;
-}
-
-// Kernels of a stream may begin, on GPUs that know how, while the one before them still ends. Nothing is read or written
-// before this returns: all that came before in the stream is done then.
-__device__ __forceinline__ void await_stream() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-// Lets the stream's next kernel come that far.
-__device__ __forceinline__ void allow_next() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 __device__ __forceinline__ Control* control(const Args& a) { return (Control*)a.own; }
 
 // LL flags hold the low 24 bits of the epoch; lines older than half of that are wiped, so that an old line is never
@@ -100,7 +59,11 @@ __device__ __forceinline__ bool agrees(const Args& a, u32 peer, u64 epoch) {
     return call.x == epoch && (call.y & ~IN_PLACE) == a.signature;
 }
 
+#ifdef EMULATED
+constexpr u32 SPINS_PER_CHECK = 64; // all threads of a launch take a turn in each
+#else
 constexpr u32 SPINS_PER_CHECK = 1024;
+#endif
 // Looks at the segment are reads over PCIe: each warp makes one in so many checks.
 constexpr u32 CHECKS_PER_LOOK = 8;
 
