@@ -130,10 +130,11 @@ COMM_API comm_result_t comm_allreduce(const comm_t *comm, const void *send, void
  *
  * What goes wrong after it has returned, in a replayed graph too, is reported by
  * comm_async_error and by every later call, on host memory too; the output is
- * undefined then. Calls in several streams take turns. A replay is seen by the
- * GPU alone: it must not run at the same time as another call or replay on this
- * communicator, so let it share a stream with them, or wait for an event, on
- * every rank alike.
+ * undefined then. Calls in several streams take turns: do not destroy the stream
+ * of the last call before there was one in another stream, or comm_finalize,
+ * since the next call waits for it. A replay is seen by the GPU alone: it must
+ * not run at the same time as another call or replay on this communicator, so
+ * let it share a stream with them, or wait for an event, on every rank alike.
  */
 COMM_API comm_result_t comm_allreduce_stream(const comm_t *comm, const void *send, void *recv,
                                              size_t count, comm_type_t type, comm_op_t op,

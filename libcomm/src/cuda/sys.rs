@@ -36,6 +36,14 @@ impl CudaError {
         }
     }
 
+    /// Whether it says that a stream is one no more. The driver promises nothing of a stream that was destroyed, but mostly
+    /// says so.
+    pub(crate) fn means_destroyed(&self) -> bool {
+        const INVALID_HANDLE: i32 = 400;
+        const CONTEXT_IS_DESTROYED: i32 = 709;
+        matches!(self.status(), Some(INVALID_HANDLE | CONTEXT_IS_DESTROYED))
+    }
+
     /// Whether it says that this process cannot have a GPU's memory: it has no driver, or one that finds no GPU which it
     /// serves.
     pub fn means_no_gpu(&self) -> bool {

@@ -42,7 +42,7 @@ use crate::types::{DataType, Op, Operation};
 use nccl::{Nccl, NcclComm, UniqueId};
 use pace::Pace;
 use plan::{Machine, Path, Plan, chunks};
-use turns::{Turn, Turns};
+use turns::{Behind, Turn, Turns};
 use watched::Watched;
 
 pub(crate) use setup::{Around, set_up};
@@ -492,16 +492,20 @@ impl Device {
         let _bound = self.context.bind().map_err(|error| error.to_string())?;
         self.turns.next(stream, |stream| match stream == StreamRef::DEFAULT {
             true => Ok(None), // cannot be captured, and must not be asked for while another one is
-            false => stream.capture(self.context.driver()).map_err(|error| error.to_string()),
+            false => stream.capture(self.context.driver()),
         })
     }
 
     /// Begins that call's turn.
     pub(crate) fn take_turn(&mut self, turn: &Turn) -> Result<(), CudaError> {
-        if let Some(last) = turn.behind {
-            let _bound = self.context.bind()?;
-            self.serial.record(last)?;
-            turn.stream.wait(&self.serial)?;
+        match turn.behind {
+            None => {}
+            Some(Behind::Stream(last)) => {
+                let _bound = self.context.bind()?;
+                self.serial.record(last)?;
+                turn.stream.wait(&self.serial)?;
+            }
+            Some(Behind::Everything) => self.context.synchronize()?,
         }
         self.turns.take(turn);
         self.capturing = turn.capture.is_some();

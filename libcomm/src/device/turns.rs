@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
 use std::thread::ThreadId;
 
-use crate::cuda::StreamRef;
+use crate::cuda::{CudaError, StreamRef};
 
 /// The last calls.
 #[derive(Default)]
@@ -25,8 +25,17 @@ pub(crate) struct Turn {
     owner: Option<ThreadId>,
     /// The graph that it becomes part of.
     pub(crate) capture: Option<u64>,
-    /// The stream behind whose work it begins.
-    pub(super) behind: Option<StreamRef>,
+    /// Behind what it begins.
+    pub(super) behind: Option<Behind>,
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// The work that is in that stream.
+    Stream(StreamRef),
+    /// All work of the context: the stream of the last call was destroyed, and what it still does has no other name.
+    Everything,
 }
 
 impl Turns {
@@ -37,13 +46,13 @@ impl Turns {
     pub(super) fn next(
         &self,
         stream: StreamRef,
-        mut capture_of: impl FnMut(StreamRef) -> Result<Option<u64>, String>,
+        mut capture_of: impl FnMut(StreamRef) -> Result<Option<u64>, CudaError>,
     ) -> Result<Turn, String> {
         let owner = is_each_threads(stream).then(|| std::thread::current().id());
-        let capture = capture_of(stream)?;
+        let capture = capture_of(stream).map_err(|error| error.to_string())?;
         let behind = match (capture, self.ran, self.captured) {
             (None, Some(last), _) if last != (stream, owner) => Some(self.behind(last, &mut capture_of)?),
-            (Some(id), _, Some((last, its))) if last != stream && its == id => Some(last),
+            (Some(id), _, Some((last, its))) if last != stream && its == id => Some(Behind::Stream(last)),
             _ => None,
         };
         Ok(Turn { stream, owner, capture, behind })
@@ -52,16 +61,18 @@ impl Turns {
     fn behind(
         &self,
         (last, owner): (StreamRef, Option<ThreadId>),
-        capture_of: &mut impl FnMut(StreamRef) -> Result<Option<u64>, String>,
-    ) -> Result<StreamRef, String> {
+        capture_of: &mut impl FnMut(StreamRef) -> Result<Option<u64>, CudaError>,
+    ) -> Result<Behind, String> {
         if owner.is_some_and(|owner| owner != std::thread::current().id()) {
             return Err(
                 "the last call was in another thread's default stream, which nothing can be put behind here".into()
             );
         }
-        match capture_of(last)? {
-            None => Ok(last),
-            Some(_) => {
+        match capture_of(last) {
+            Ok(None) => Ok(Behind::Stream(last)),
+            Err(error) if error.means_destroyed() => Ok(Behind::Everything),
+            Err(error) => Err(error.to_string()),
+            Ok(Some(_)) => {
                 Err("the stream of the last call is being captured, and this call would have to wait for it: make it \
                             after the capture"
                     .into())
@@ -101,7 +112,27 @@ mod tests {
             |asked: StreamRef| Ok(captures.iter().find(|(name, _)| stream(*name) == asked).map(|(_, graph)| *graph));
         let turn = turns.next(stream(name), capture_of)?;
         turns.take(&turn);
-        Ok(turn.behind)
+        Ok(turn.behind.map(|behind| match behind {
+            Behind::Stream(last) => last,
+            Behind::Everything => unreachable!("no stream was destroyed"),
+        }))
+    }
+
+    #[test]
+    fn a_call_after_a_stream_was_destroyed_comes_behind_everything_and_another_error_stays_one() {
+        let mut turns = Turns::default();
+        call(&mut turns, 10, &[]).unwrap();
+        let says = |status| {
+            move |asked: StreamRef| match asked == stream(10) {
+                true => Err(CudaError::Status { call: "cuStreamGetCaptureInfo", status, name: "so".into() }),
+                false => Ok(None),
+            }
+        };
+        assert_eq!(turns.next(stream(11), says(999)), Err("cuStreamGetCaptureInfo: so (999)".into()));
+        let turn = turns.next(stream(11), says(400)).unwrap();
+        assert_eq!(turn.behind, Some(Behind::Everything));
+        turns.take(&turn);
+        assert_eq!(call(&mut turns, 12, &[]), Ok(Some(stream(11))));
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Rank<'_> {
         let ones = vec![1f32; 100_000];
         self.buffer.write(0, &ones)?;
         for round in 0..20 {
-            let stream = if round % 2 == 0 { self.stream.get() } else { other.get() };
+            let stream = if round % 2 == 0 { other.get() } else { self.stream.get() };
             // SAFETY: inside the buffer.
             unsafe {
                 self.comm.all_reduce_stream_raw(
@@ -109,7 +109,7 @@ impl Rank<'_> {
         let mut result = vec![0f32; ones.len()];
         self.buffer.read(0, &mut result)?;
         ensure!(result.iter().all(|x| *x == 1_048_576.0), "{} instead of 2^20", result[0]);
-        // The last stream goes away before the next call.
+        // The other stream goes away before the next call; it is not that of the last one.
         Ok(self.comm.barrier()?)
     }
 
