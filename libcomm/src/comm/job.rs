@@ -164,6 +164,7 @@ mod tests {
     use crate::device::troubled::tests::found;
     use crate::node::JobSegment;
     use crate::settings::Settings;
+    use crate::shm::atomic::Acquire;
     use crate::{Comm, CommError, DataType, Op, Operation};
 
     type HostCall = dyn Fn(&Comm) -> Result<(), CommError> + Sync;
@@ -192,6 +193,27 @@ mod tests {
         let segment = JobSegment::create("two", 2, 2).unwrap();
         let run = |rank: u32| run(Comm::attach(segment.as_fd(), Settings::of("two", rank, 2)).unwrap());
         std::thread::scope(|scope| [0, 1].map(|rank| scope.spawn(move || run(rank))).map(|rank| rank.join().unwrap()))
+    }
+
+    /// A kernel looks at the peer that it waits for alone, which may have given up because of another one.
+    #[test]
+    fn a_failure_is_passed_on_to_kernels_and_keeps_the_name_of_where_it_began() {
+        two_ranks(|comm| {
+            let job = &comm.core.job;
+            if comm.rank() == 1 {
+                let record = Record { kind: TROUBLE_MISMATCH, ours: 2, theirs: 3, ..Record::default() };
+                // SAFETY: it is never freed.
+                #[expect(unsafe_code, reason = "a record that no device writes")]
+                unsafe {
+                    job.on_device.watch(found(record))
+                };
+            }
+            let error = comm.barrier().unwrap_err();
+            assert_eq!(matches!(error, CommError::PeerFailed { rank: 1, .. }), comm.rank() == 0, "{error}");
+            let status = &job.view().ranks[comm.rank() as usize].status;
+            assert_eq!(status.failed.load(Acquire), job.generation);
+            assert_eq!(job.view().failed_rank(job.generation), Some(1));
+        });
     }
 
     #[test]

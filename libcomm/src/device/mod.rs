@@ -36,6 +36,7 @@ use crate::cuda::{
 };
 use crate::error::CommError;
 use crate::shm::View;
+use crate::shm::atomic::Acquire;
 use crate::shm::segment::Mapping;
 use crate::signature::Signature;
 use crate::types::{DataType, Op, Operation};
@@ -642,7 +643,10 @@ fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
             (None, None) => CommError::Internal("a kernel saw an abort word that is no more".into()),
         },
         args::TROUBLE_FAILED => {
-            crate::protocol::simple::explain(view, crate::shm::wait::Stop::Failed { rank: peer }, call)
+            // The peer may only have passed on what began elsewhere.
+            let generation = view.ranks[peer as usize].status.failed.load(Acquire);
+            let rank = view.failed_rank(generation).unwrap_or(peer);
+            crate::protocol::simple::explain(view, crate::shm::wait::Stop::Failed { rank }, call)
         }
         args::TROUBLE_LEFT => CommError::RankLeft { rank: peer, call },
         args::TROUBLE_TIMEOUT => {

@@ -784,8 +784,9 @@ pub(crate) fn explain(view: View<'_>, stop: Stop, call: Option<Signature>) -> Co
 
 /// Tells the peers that this rank's call failed, so that nobody waits for it, and the daemon why.
 ///
-/// What the peers see for themselves is not passed on: everyone looks at all exits, failures and the abort word,
-/// so the first failure reaches each of them directly, and not as a tale of who heard it from whom.
+/// What the peers see for themselves is not passed on: everyone on the host looks at all exits, failures and the abort
+/// word, so the first failure reaches each of them directly, and not as a tale of who heard it from whom. A kernel looks at the
+/// peer that it waits for and no other: for those a failure is passed on, marked as second-hand.
 pub(crate) fn publish_failure(view: View<'_>, me: u32, generation: u32, error: &CommError) {
     let block = &view.ranks[me as usize];
     let bytes = text::store_text(&block.text.0, &error.to_string());
@@ -795,11 +796,15 @@ pub(crate) fn publish_failure(view: View<'_>, me: u32, generation: u32, error: &
         CommError::RankExited { rank, exit: RankExit::Code(0), .. } => {
             view.ranks[*rank as usize].status.dropped.load(Acquire) != generation
         }
-        CommError::RankExited { .. } | CommError::PeerFailed { .. } | CommError::Aborted { .. } => true,
+        CommError::RankExited { .. } | CommError::Aborted { .. } => true,
         _ => false,
     };
-    if !seen_by_all {
-        block.status.failed.store(generation, Release);
-        view.tell_all();
+    if seen_by_all || block.status.failed.load(Relaxed) == generation {
+        return;
     }
+    if matches!(error, CommError::PeerFailed { .. }) {
+        block.status.second_hand.store(generation, Relaxed); // before `failed`, whose readers look here
+    }
+    block.status.failed.store(generation, Release);
+    view.tell_all();
 }

@@ -155,6 +155,14 @@ impl View<'_> {
         }
     }
 
+    /// A rank whose call failed in that generation: the one in which it began, where others have passed it on.
+    pub(crate) fn failed_rank(&self, generation: u32) -> Option<u32> {
+        let is_failed = |rank: &u32| self.ranks[*rank as usize].status.failed.load(Acquire) == generation;
+        let is_first = |rank: &u32| self.ranks[*rank as usize].status.second_hand.load(Relaxed) != generation;
+        let failed = || (0..self.ranks.len() as u32).filter(is_failed);
+        failed().find(is_first).or_else(|| failed().next())
+    }
+
     /// How a rank ended, if it has.
     pub(crate) fn exit_of(&self, rank: u32) -> Option<RankExit> {
         RankExit::from_word(self.exits[rank as usize].load(Acquire))

@@ -94,6 +94,8 @@ pub struct Status {
     pub domains: [AtomicU32; 3],
     /// How many CPUs its control group or its settings leave it, 0 for no limit.
     pub cpu_limit: AtomicU32,
+    /// The generation in which `failed` is only what another rank's failure did to a call of this one.
+    pub second_hand: AtomicU32,
 }
 
 /// One step as its rank announces it: a stamp, what was called, and payload that needs no slot.

@@ -250,9 +250,7 @@ impl Waiter {
     /// A rank whose call failed; our own too, since another thread of ours may have made it, and then nobody waits for
     /// us any more.
     fn failed_rank(&self, view: View<'_>) -> Option<Stop> {
-        let failed = |rank: &u32| view.ranks[*rank as usize].status.failed.load(Acquire) == self.generation;
-        let ranks = view.ranks.len() as u32;
-        (0..ranks).find(failed).map(|rank| Stop::Failed { rank })
+        view.failed_rank(self.generation).map(|rank| Stop::Failed { rank })
     }
 
     /// Finds a joined process that is gone while its rank lives on, because a wrapper goes on without it.
