@@ -18,6 +18,7 @@ need slurmctld slurmctld
 need slurmd slurmd
 need sbatch slurm-client
 need git git
+need c++ g++
 need mpicc.mpich libmpich-dev
 need mpiexec.hydra mpich
 need chromium chromium

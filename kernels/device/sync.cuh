@@ -59,13 +59,14 @@ __device__ __forceinline__ bool agrees(const Args& a, u32 peer, u64 epoch) {
     return call.x == epoch && (call.y & ~IN_PLACE) == a.signature;
 }
 
-#ifdef EMULATED
-constexpr u32 SPINS_PER_CHECK = 64; // all threads of a launch take a turn in each
+// Looks at the segment are reads over PCIe: each warp makes one in so many checks.
+#ifdef EMULATED // all threads of all launches take a turn in each spin
+constexpr u32 SPINS_PER_CHECK = 8;
+constexpr u32 CHECKS_PER_LOOK = 2;
 #else
 constexpr u32 SPINS_PER_CHECK = 1024;
-#endif
-// Looks at the segment are reads over PCIe: each warp makes one in so many checks.
 constexpr u32 CHECKS_PER_LOOK = 8;
+#endif
 
 // What went wrong at the peer, or between the two.
 __device__ __forceinline__ u32 trouble(const Args& kept, u64 signature, u64 limit_ns, u32 peer, u64 epoch, u64 began, u64& theirs) {
