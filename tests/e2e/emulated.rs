@@ -125,6 +125,7 @@ fn many_ranks_and_trials() {
         return;
     }
     passes("pair", 2, &["--verify"]);
+    passes("pair", 4, &["-x", "EMULATED_GPUS=4"]);
     passes("virtual", 1, &[]);
     passes("mismatches", 1, &[]);
     // Each warp has one unit at most, as on a real GPU: where it has several, who lost one stops sending, and the time of either

@@ -51,7 +51,7 @@ const fn in_threads(name: &'static str, tries: &'static str) -> Case {
 }
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 36] = [
+pub const CASES: [Case; 37] = [
     host("host-2", 2, "host", "every collective, type and operation in host memory"),
     host("host-5", 5, "host", "the same"),
     Case {
@@ -111,6 +111,7 @@ pub const CASES: [Case; 36] = [
         ..pair("killed-nccl", "killed-nccl", "a rank killed in the middle of calls that NCCL does")
     },
     Case { ends_well: false, ..pair("stale", "stale", "a graph replayed after its memory was deregistered") },
+    Case { gpus: 4, ranks: 4, limit_s: 120, ..pair("four", "pair", "four GPUs: the same") },
     Case { ranks: 4, options: &["--share-gpus"], ..pair("four-on-two", "pair", "two ranks on each GPU") },
     one_gpu("one-gpu", 2, "two ranks on one GPU"),
     one_gpu("one-gpu-3", 3, "three ranks on one GPU"),

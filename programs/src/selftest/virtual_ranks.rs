@@ -8,7 +8,7 @@ use comm::node::JobSegment;
 use comm::{Comm, DataType, Op, Path, Settings};
 
 use super::rank::{MOST, Rank};
-use super::{PATHS, all_types, arithmetic, broadcasts, part};
+use super::{PATHS, PATHS_OF_MORE, all_types, arithmetic, broadcasts, part};
 
 /// All numbers of ranks, one after the other.
 pub(super) fn run() -> anyhow::Result<bool> {
@@ -45,8 +45,7 @@ fn one(segment: &JobSegment, number: u32, n: u32) -> anyhow::Result<bool> {
     if !part(&comm, &title, || rank.call::<f32>(1, Op::Sum, Some(Path::Ll), false, 0)) {
         return Ok(false);
     }
-    let few = [("auto", None), ("ll", Some(Path::Ll)), ("ring", Some(Path::Ring))];
-    let mut ok = all_types(&rank, if n == 2 { PATHS } else { &few }, &[1, 3, 1000, 70_001]);
+    let mut ok = all_types(&rank, if n == 2 { PATHS } else { PATHS_OF_MORE }, &[1, 3, 1000, 70_001]);
     ok &= broadcasts(&rank);
     for (title, count, calls) in [("2000 short calls without waiting", 256, 2000), ("60 long ones", 1 << 20, 60)] {
         ok &= part(&comm, &format!("{n} virtual ranks, {title}"), || ahead(&rank, count, calls));
