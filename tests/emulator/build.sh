@@ -50,4 +50,4 @@ image() { # IMAGE FILE DEFINES...
 } | while read -r name file defines; do
     # shellcheck disable=SC2086
     echo "$folder" "$source" "$kernels" "$name" "$file" $cxx $flags -w $defines
-done | xargs -P "$(nproc)" -L 1 sh -ec "$one" sh
+done | xargs -r -P "$(nproc)" -L 1 sh -ec "$one" sh
