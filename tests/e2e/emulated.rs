@@ -41,6 +41,9 @@ fn case(word: &str, ranks: u32, options: &[&str]) -> Ended {
         .ranks(ranks)
         .options(["--map-by", "none", "-x", &path])
         .options(options)
+        .without_env("CUDA_VISIBLE_DEVICES")
+        .without_env("PRUN_P2P")
+        .without_env("PRUN_PROTO")
         .program([built("prun").as_os_str(), OsStr::new("@selftest-rank"), OsStr::new(word)])
         .start();
     let deadline = Instant::now() + LIMIT;
@@ -111,7 +114,7 @@ fn damaged_data_is_found_and_a_late_rank_harms_nothing() {
     if !skipped() {
         passes("damaged", 2, &["--verify", "-x", "PRUN_FAULT=flip:rank=1,call=3,chunk=17,bit=8000"]);
         passes("damaged", 2, &["--verify", "-x", "PRUN_FAULT=flip:rank=0,call=3,chunk=2,bit=5,stage=result"]);
-        let dropped = ["-x", "PRUN_FAULT=drop:rank=0,call=3,chunk=17", "-x", "PRUN_COMM_TIMEOUT_MS=2000"];
+        let dropped = ["-x", "PRUN_FAULT=drop:rank=0,call=3,chunk=17", "-x", "PRUN_COMM_TIMEOUT_MS=5000"];
         passes("damaged", 2, &[&["--verify"], &dropped[..]].concat());
         passes("refused", 2, &["-x", "PRUN_FAULT=refuse:rank=1"]);
         passes("late", 2, &[]);

@@ -217,7 +217,11 @@ fn a_rank_that_died_with_its_sweep_is_no_failed_trial() {
         });
         let pid = fs::read_to_string(scratch.join(file)).expect("written").trim().parse().expect("a number");
         kill(Pid::from_raw(pid), Signal::SIGTERM).expect("the rank runs");
-        std::thread::sleep(Duration::from_millis(30)); // a rank's end takes a few to reach the sweep
+        // Its prun is about to end: the sweep sees that first, or the signal.
+        eventually("the trial's result", || {
+            let events = fs::read_to_string(scratch.join("r/trials/0000/r0000/events.jsonl")).unwrap_or_default();
+            events.contains("\"result\"").then_some(())
+        });
         job.signal(signal);
         job.wait().expect_code(128 + signal as i32).expect_message("interrupted after 0 trials; --resume goes on");
         scratch.file("go", b"", 0o644);

@@ -6,6 +6,8 @@ source=$(cd "$(dirname "$0")" && pwd)
 kernels=$source/../../kernels
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
+exec 9>"$folder/lock"
+flock 9
 cxx=${CXX:-c++}
 flags="-std=c++17 -O1 -fPIC -shared -ffp-contract=off"
 
@@ -17,7 +19,8 @@ is_older() { # FILE THAN...
 
 if is_older "$folder/libcuda.so.1" "$source"; then
     # shellcheck disable=SC2086
-    $cxx $flags -Wall -Wextra -ftls-model=initial-exec -pthread -Wl,-soname,libcuda.so.1 -o "$folder/libcuda.so.1" "$source"/*.cpp -ldl
+    $cxx $flags -Wall -Wextra -ftls-model=initial-exec -pthread -Wl,-soname,libcuda.so.1 -o "$folder/libcuda.so.1.new" "$source"/*.cpp -ldl
+    mv "$folder/libcuda.so.1.new" "$folder/libcuda.so.1"
 fi
 one='
     folder=$1 source=$2 kernels=$3 image=$4 file=$5

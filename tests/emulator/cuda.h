@@ -90,7 +90,10 @@ inline u32 __ballot_sync(u32, bool value) {
 inline bool __any_sync(u32 mask, bool value) { return __ballot_sync(mask, value) != 0; }
 inline bool __all_sync(u32 mask, bool value) { return __ballot_sync(mask, value) == ~0u; }
 inline u32 lane_of_warp() { return threadIdx.x & 31; }
-template <class T> inline T __shfl_sync(u32, T value, u32 from) { return T(emulated_warp(u64(value))[from & 31]); }
+template <class T> inline T __shfl_sync(u32, T value, u32 from) {
+    static_assert(T(1) / 2 == 0, "a number that loses nothing as u64");
+    return T(emulated_warp(u64(value))[from & 31]);
+}
 template <class T> inline T __shfl_down_sync(u32, T value, u32 by) {
     const u64* all = emulated_warp(u64(value));
     return lane_of_warp() + by < 32 ? T(all[lane_of_warp() + by]) : value;

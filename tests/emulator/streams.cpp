@@ -53,6 +53,7 @@ struct Stream {
     std::deque<Work> works;
     uint64_t put = 0, done = 0;
     bool ends = false;
+    int device;
     Capture* capture = nullptr;
     size_t lane = 0;
 };
@@ -65,9 +66,11 @@ struct Event {
 
 namespace {
 
-// Captures and which streams there are. Never destroyed: threads use them until the process ends.
+// Captures and which streams there are, and those that were ended and still work. Never destroyed: threads use them until the
+// process ends.
 auto& all = *new std::mutex;
 auto& streams = *new std::set<Stream*>;
+auto& ending = *new std::set<Stream*>;
 uint64_t captures = 0;
 
 void serve(Stream* stream) {
@@ -76,7 +79,7 @@ void serve(Stream* stream) {
         {
             std::unique_lock guard(stream->lock);
             stream->changed.wait(guard, [&] { return stream->ends || !stream->works.empty(); });
-            if (stream->works.empty()) return;
+            if (stream->works.empty()) break;
             work = std::move(stream->works.front());
             stream->works.pop_front();
         }
@@ -85,6 +88,9 @@ void serve(Stream* stream) {
         stream->done++;
         stream->changed.notify_all();
     }
+    // The stream itself stays, so that nothing else has its address.
+    std::lock_guard guard(all);
+    ending.erase(stream);
 }
 
 void put_now(Stream* stream, Work work) {
@@ -113,8 +119,9 @@ void run_lane(const Recorded& recorded, size_t lane, std::vector<Moment>& moment
 
 } // namespace
 
-Stream* make_stream() {
+Stream* make_stream(int device) {
     auto stream = new Stream;
+    stream->device = device;
     std::lock_guard guard(all);
     streams.insert(stream);
     std::thread(serve, stream).detach();
@@ -124,6 +131,7 @@ Stream* make_stream() {
 void end_stream(Stream* stream) {
     std::lock_guard guard(all);
     streams.erase(stream);
+    ending.insert(stream);
     std::lock_guard own(stream->lock);
     stream->ends = true;
     stream->changed.notify_all();
@@ -152,17 +160,23 @@ Status wait_for(Stream* stream) {
     return SUCCESS;
 }
 
-void wait_for_all_streams() {
-    std::vector<std::shared_ptr<Moment>> ends;
+Status wait_for_streams_of(int device) {
+    std::vector<std::pair<Stream*, uint64_t>> waits;
     {
         std::lock_guard guard(all);
-        for (Stream* stream : streams) {
-            auto end = std::make_shared<Moment>();
-            put_now(stream, [end] { end->come(); });
-            ends.push_back(end);
-        }
+        for (const auto& set : {streams, ending})
+            for (Stream* stream : set) {
+                if (stream->device != device) continue;
+                if (stream->capture) return CAPTURE_UNSUPPORTED;
+                std::lock_guard own(stream->lock);
+                waits.emplace_back(stream, stream->put);
+            }
     }
-    for (auto& end : ends) end->wait();
+    for (auto [stream, until] : waits) {
+        std::unique_lock guard(stream->lock);
+        stream->changed.wait(guard, [&, until = until, stream = stream] { return stream->done >= until; });
+    }
+    return SUCCESS;
 }
 
 Event* make_event() { return new Event; }

@@ -12,7 +12,7 @@ struct Graph;
 // As the driver numbers them.
 enum Status { SUCCESS = 0, INVALID_VALUE = 1, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905, CAPTURED_EVENT = 907 };
 
-Stream* make_stream();
+Stream* make_stream(int device);
 // What is in it is still done. Its address is never that of another one.
 void end_stream(Stream* stream);
 // Whether it is one that has not ended.
@@ -21,7 +21,8 @@ bool is_stream(Stream* stream);
 Status put(Stream* stream, Work work);
 // Waits until all is done that was put into it; an error while it is captured.
 Status wait_for(Stream* stream);
-void wait_for_all_streams();
+// The same for all streams of a device, those that were ended, too.
+Status wait_for_streams_of(int device);
 
 Event* make_event();
 void end_event(Event* event);

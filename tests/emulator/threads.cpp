@@ -11,6 +11,7 @@
 
 namespace {
 
+// Without a page between them that would show an overflow: a process may have some ten thousand, and only so many mappings.
 constexpr size_t STACK_BYTES = 64 << 10;
 constexpr unsigned WARP = 32;
 using Word = unsigned long long;

@@ -20,7 +20,8 @@ use crate::refused::Refused;
 use crate::supervise::signals::{Signals, signal_name};
 
 /// Who ends a whole job (`scancel`, a time limit, an administrator's loop of kills) signals all its processes, in any
-/// order: a rank may have died of it before the sweep is told. A trial that seems to have ended so is held so long.
+/// order: a rank may have died of it before the sweep is told. What a trial that seems to have ended so counts for is decided
+/// so long after its end.
 const SAME_SIGNAL: Duration = Duration::from_millis(250);
 
 /// How a sweep ended.
@@ -66,6 +67,7 @@ pub fn run(
         schedule,
         metric,
         running: Vec::new(),
+        held: Vec::new(),
         cpus: std::thread::available_parallelism().map_or(1, |count| count.get()),
         deadline: experiment
             .trials
@@ -119,17 +121,26 @@ struct Sweep<'a> {
     schedule: Schedule,
     metric: Option<String>,
     running: Vec<Running>,
+    held: Vec<Held>,
     cpus: usize,
     deadline: Option<Instant>,
     any_success: bool,
     end: Option<End>,
 }
 
+/// A trial that ended as if it had been signalled.
+struct Held {
+    until: Instant,
+    trial: Box<Trial>,
+    /// Why earlier starts of it failed.
+    retried: Vec<String>,
+}
+
 impl Sweep<'_> {
     fn run(&mut self) -> io::Result<()> {
         let mut waiting: Option<TrialKey> = None;
         loop {
-            while self.end.is_none() && self.running.len() < self.experiment.trials.jobs as usize {
+            while self.end.is_none() && self.busy() < self.experiment.trials.jobs as usize {
                 if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     self.end = Some(End::OutOfTime);
                     break;
@@ -148,11 +159,16 @@ impl Sweep<'_> {
                 let running = trial::start(self.experiment, key, Vec::new(), &self.watch)?;
                 self.running.push(running);
             }
-            if self.running.is_empty() {
+            if self.busy() == 0 {
                 return Ok(());
             }
             self.wait()?;
+            self.settle()?;
         }
+    }
+
+    fn busy(&self) -> usize {
+        self.running.len() + self.held.len()
     }
 
     /// Several trials at once must not share CPUs.
@@ -174,7 +190,12 @@ impl Sweep<'_> {
         let (signalled, ended) = {
             let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
             fds.extend(self.running.iter().map(|running| PollFd::from_borrowed_fd(running.as_fd(), PollFlags::IN)));
-            match poll(&mut fds, None) {
+            let until = self.held.iter().map(|held| held.until).min();
+            let timeout = until.map(|until| {
+                let left = until.saturating_duration_since(Instant::now());
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+            });
+            match poll(&mut fds, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(cause) => return Err(cause.into()),
             }
@@ -182,7 +203,9 @@ impl Sweep<'_> {
             (ready[0], ready[1..].iter().rposition(|ready| *ready))
         };
         if signalled {
-            self.take_signals();
+            for signal in self.signals.read() {
+                self.on_signal(signal);
+            }
         }
         match ended {
             Some(at) => {
@@ -216,53 +239,54 @@ impl Sweep<'_> {
     }
 
     fn on_end(&mut self, running: Running) -> io::Result<()> {
-        let (key, retried) = (running.key, running.retried.clone());
+        let retried = running.retried.clone();
         let trial = running.finish(self.experiment, &self.watch, &self.setting)?;
-        if self.fell_with_the_sweep(&trial)? {
-            self.schedule.forget(key);
+        let may_have_been_signalled = match trial.state {
+            State::Done | State::TimedOut => false,
+            State::Failed => trial.code > 128,
+            State::Infrastructure => true,
+        };
+        match may_have_been_signalled && !self.is_being_ended() {
+            true => {
+                self.held.push(Held { until: Instant::now() + SAME_SIGNAL, trial, retried });
+                Ok(())
+            }
+            false => self.conclude(trial, retried),
+        }
+    }
+
+    /// Decides about held trials, whose time is over or for which nothing is left to wait for.
+    fn settle(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let is_due = |held: &Held, ends: bool| ends || held.until <= now;
+        while let Some(at) = self.held.iter().position(|held| is_due(held, self.is_being_ended())) {
+            let Held { trial, retried, .. } = self.held.remove(at);
+            self.conclude(trial, retried)?;
+        }
+        Ok(())
+    }
+
+    /// Whether trials are being ended that would have gone on.
+    fn is_being_ended(&self) -> bool {
+        matches!(self.end, Some(End::Signal(_) | End::CannotStart(_)))
+    }
+
+    fn conclude(&mut self, trial: Box<Trial>, retried: Vec<String>) -> io::Result<()> {
+        let failed = matches!(trial.state, State::Failed | State::Infrastructure);
+        if failed && self.is_being_ended() {
+            // It says nothing of its program: `--resume` does it again.
+            self.schedule.forget(trial.key);
             return Ok(());
         }
         if trial.state == State::Infrastructure && retried.len() < self.experiment.trials.retries as usize {
             let why = trial.message.unwrap_or_else(|| format!("prun ended with {}", trial.code));
             self.progress.say(&format!("prun: {}: starting it again: {why}", trial.parameters));
             let retried = [retried, vec![why]].concat();
-            let running = trial::start(self.experiment, key, retried, &self.watch)?;
+            let running = trial::start(self.experiment, trial.key, retried, &self.watch)?;
             self.running.push(running);
             return Ok(());
         }
         self.write_down(&trial)
-    }
-
-    /// Whether it says nothing of its program, since it failed when everything was ended: `--resume` does it again.
-    fn fell_with_the_sweep(&mut self, trial: &Trial) -> io::Result<bool> {
-        match trial.state {
-            State::Done | State::TimedOut => return Ok(false),
-            State::Failed if trial.code <= 128 => {}
-            State::Failed | State::Infrastructure => self.wait_for_the_same_signal()?,
-        }
-        Ok(matches!(self.end, Some(End::Signal(_) | End::CannotStart(_))))
-    }
-
-    /// Returns once the sweep is to end, or nobody has signalled it for [`SAME_SIGNAL`].
-    fn wait_for_the_same_signal(&mut self) -> io::Result<()> {
-        let deadline = Instant::now() + SAME_SIGNAL;
-        while self.end.is_none() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)], Some(&timeout)) {
-                Ok(0) => break,
-                Ok(_) => self.take_signals(),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(cause) => return Err(cause.into()),
-            }
-        }
-        Ok(())
-    }
-
-    fn take_signals(&mut self) {
-        for signal in self.signals.read() {
-            self.on_signal(signal);
-        }
     }
 
     fn write_down(&mut self, trial: &Trial) -> io::Result<()> {

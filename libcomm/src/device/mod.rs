@@ -43,7 +43,7 @@ use crate::types::{DataType, Op, Operation};
 use nccl::{Nccl, NcclComm, UniqueId};
 use pace::Pace;
 use plan::{Machine, Path, Plan, chunks};
-use turns::{Behind, Turn, Turns};
+use turns::{Turn, Turns};
 use watched::Watched;
 
 pub(crate) use setup::{Around, set_up};
@@ -499,14 +499,10 @@ impl Device {
 
     /// Begins that call's turn.
     pub(crate) fn take_turn(&mut self, turn: &Turn) -> Result<(), CudaError> {
-        match turn.behind {
-            None => {}
-            Some(Behind::Stream(last)) => {
-                let _bound = self.context.bind()?;
-                self.serial.record(last)?;
-                turn.stream.wait(&self.serial)?;
-            }
-            Some(Behind::Everything) => self.context.synchronize()?,
+        if let Some(last) = turn.behind {
+            let _bound = self.context.bind()?;
+            self.serial.record(last)?;
+            turn.stream.wait(&self.serial)?;
         }
         self.turns.take(turn);
         self.capturing = turn.capture.is_some();
@@ -643,9 +639,10 @@ fn explain(record: &Record, view: View<'_>, rank: u32) -> CommError {
             (None, None) => CommError::Internal("a kernel saw an abort word that is no more".into()),
         },
         args::TROUBLE_FAILED => {
-            // The peer may only have passed on what began elsewhere.
-            let generation = view.ranks[peer as usize].status.failed.load(Acquire);
-            let rank = view.failed_rank(generation).unwrap_or(peer);
+            // The peer may only have passed on what began elsewhere, though not here: then it says how that came back.
+            let generation = view.ranks[rank as usize].status.session.load(Acquire).div_ceil(2);
+            let first = view.failed_rank(generation).filter(|first| *first != rank);
+            let rank = first.unwrap_or(peer);
             crate::protocol::simple::explain(view, crate::shm::wait::Stop::Failed { rank }, call)
         }
         args::TROUBLE_LEFT => CommError::RankLeft { rank: peer, call },

@@ -25,17 +25,8 @@ pub(crate) struct Turn {
     owner: Option<ThreadId>,
     /// The graph that it becomes part of.
     pub(crate) capture: Option<u64>,
-    /// Behind what it begins.
-    pub(super) behind: Option<Behind>,
-}
-
-/// What a call waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Behind {
-    /// The work that is in that stream.
-    Stream(StreamRef),
-    /// All work of the context: the stream of the last call was destroyed, and what it still does has no other name.
-    Everything,
+    /// The stream behind whose work it begins.
+    pub(super) behind: Option<StreamRef>,
 }
 
 impl Turns {
@@ -52,7 +43,7 @@ impl Turns {
         let capture = capture_of(stream).map_err(|error| error.to_string())?;
         let behind = match (capture, self.ran, self.captured) {
             (None, Some(last), _) if last != (stream, owner) => Some(self.behind(last, &mut capture_of)?),
-            (Some(id), _, Some((last, its))) if last != stream && its == id => Some(Behind::Stream(last)),
+            (Some(id), _, Some((last, its))) if last != stream && its == id => Some(last),
             _ => None,
         };
         Ok(Turn { stream, owner, capture, behind })
@@ -62,15 +53,18 @@ impl Turns {
         &self,
         (last, owner): (StreamRef, Option<ThreadId>),
         capture_of: &mut impl FnMut(StreamRef) -> Result<Option<u64>, CudaError>,
-    ) -> Result<Behind, String> {
+    ) -> Result<StreamRef, String> {
         if owner.is_some_and(|owner| owner != std::thread::current().id()) {
             return Err(
                 "the last call was in another thread's default stream, which nothing can be put behind here".into()
             );
         }
         match capture_of(last) {
-            Ok(None) => Ok(Behind::Stream(last)),
-            Err(error) if error.means_destroyed() => Ok(Behind::Everything),
+            Ok(None) => Ok(last),
+            Err(error) if error.means_destroyed() => Err(format!(
+                "the stream of the last call was destroyed, and this call would have to wait for it ({error}): keep a stream \
+                 until there was a call in another one"
+            )),
             Err(error) => Err(error.to_string()),
             Ok(Some(_)) => {
                 Err("the stream of the last call is being captured, and this call would have to wait for it: make it \
@@ -112,14 +106,11 @@ mod tests {
             |asked: StreamRef| Ok(captures.iter().find(|(name, _)| stream(*name) == asked).map(|(_, graph)| *graph));
         let turn = turns.next(stream(name), capture_of)?;
         turns.take(&turn);
-        Ok(turn.behind.map(|behind| match behind {
-            Behind::Stream(last) => last,
-            Behind::Everything => unreachable!("no stream was destroyed"),
-        }))
+        Ok(turn.behind)
     }
 
     #[test]
-    fn a_call_after_a_stream_was_destroyed_comes_behind_everything_and_another_error_stays_one() {
+    fn a_call_after_the_last_ones_stream_was_destroyed_is_told_so() {
         let mut turns = Turns::default();
         call(&mut turns, 10, &[]).unwrap();
         let says = |status| {
@@ -129,10 +120,8 @@ mod tests {
             }
         };
         assert_eq!(turns.next(stream(11), says(999)), Err("cuStreamGetCaptureInfo: so (999)".into()));
-        let turn = turns.next(stream(11), says(400)).unwrap();
-        assert_eq!(turn.behind, Some(Behind::Everything));
-        turns.take(&turn);
-        assert_eq!(call(&mut turns, 12, &[]), Ok(Some(stream(11))));
+        assert!(turns.next(stream(11), says(400)).unwrap_err().contains("the stream of the last call was destroyed"));
+        assert!(turns.next(stream(11), |_| Ok(None)).is_ok());
     }
 
     #[test]

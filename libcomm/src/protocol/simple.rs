@@ -789,6 +789,9 @@ pub(crate) fn explain(view: View<'_>, stop: Stop, call: Option<Signature>) -> Co
 /// peer that it waits for and no other: for those a failure is passed on, marked as second-hand.
 pub(crate) fn publish_failure(view: View<'_>, me: u32, generation: u32, error: &CommError) {
     let block = &view.ranks[me as usize];
+    if block.status.failed.load(Relaxed) == generation {
+        return; // what it said first is what the others have read
+    }
     let bytes = text::store_text(&block.text.0, &error.to_string());
     block.status.text_bytes.store(bytes as u32, Release);
     let seen_by_all = match error {
@@ -799,12 +802,15 @@ pub(crate) fn publish_failure(view: View<'_>, me: u32, generation: u32, error: &
         CommError::RankExited { .. } | CommError::Aborted { .. } => true,
         _ => false,
     };
-    if seen_by_all || block.status.failed.load(Relaxed) == generation {
+    if seen_by_all {
         return;
     }
-    if matches!(error, CommError::PeerFailed { .. }) {
+    let is_passed_on = matches!(error, CommError::PeerFailed { .. });
+    if is_passed_on {
         block.status.second_hand.store(generation, Relaxed); // before `failed`, whose readers look here
     }
     block.status.failed.store(generation, Release);
-    view.tell_all();
+    if !is_passed_on {
+        view.tell_all(); // the host has news of the first failure already
+    }
 }

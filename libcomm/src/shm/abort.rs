@@ -160,7 +160,9 @@ impl View<'_> {
         let is_failed = |rank: &u32| self.ranks[*rank as usize].status.failed.load(Acquire) == generation;
         let is_first = |rank: &u32| self.ranks[*rank as usize].status.second_hand.load(Relaxed) != generation;
         let failed = || (0..self.ranks.len() as u32).filter(is_failed);
-        failed().find(is_first).or_else(|| failed().next())
+        // Who has seen one that was passed on sees the first one, too, if it looks once more.
+        let any = failed().next()?;
+        failed().find(is_first).or(Some(any))
     }
 
     /// How a rank ended, if it has.

@@ -8,7 +8,7 @@ use super::atomic::{AtomicU32, AtomicU64};
 /// First eight bytes of a segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"libcomm\x01");
 /// Raised with every change of this file that an older libcomm would misread.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 /// The longest job id, in bytes.
 pub const JOB_ID_BYTES: usize = 128;
 /// Most ranks that one segment serves.
