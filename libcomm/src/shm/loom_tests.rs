@@ -11,7 +11,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::abort::{AbortReason, RankExit};
-use super::atomic::{AtomicU32, AtomicU64, Relaxed, Release};
+use super::atomic::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 use super::layout::*;
 use super::mailbox::{Exchanged, Refusal, exchange};
 use super::step::Stamp;
