@@ -1,6 +1,9 @@
 #!/bin/sh
-# Makes the emulated driver: build.sh FOLDER. Programs that find libcuda.so.1 there (LD_LIBRARY_PATH) have GPUs.
-# What is there and newer than its sources is kept.
+# Makes the emulated driver: build.sh FOLDER. Programs that find libcuda.so.1 there have GPUs. What is there and newer than its
+# sources is kept. A case of `prun selftest` by hand, the words of which are in `programs/src/selftest/mod.rs`:
+#
+#     tests/emulator/build.sh target/emulator
+#     prun -n 2 --map-by none -x LD_LIBRARY_PATH=$PWD/target/emulator prun @selftest-rank pair
 set -e
 source=$(cd "$(dirname "$0")" && pwd)
 kernels=$source/../../kernels
