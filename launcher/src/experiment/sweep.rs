@@ -191,10 +191,8 @@ impl Sweep<'_> {
             let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
             fds.extend(self.running.iter().map(|running| PollFd::from_borrowed_fd(running.as_fd(), PollFlags::IN)));
             let until = self.held.iter().map(|held| held.until).min();
-            let timeout = until.map(|until| {
-                let left = until.saturating_duration_since(Instant::now());
-                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
-            });
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(cause) => return Err(cause.into()),
